@@ -1,0 +1,125 @@
+"""Commands that read a lineage: log, show, best, attempts, diff, checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..records import Status
+from . import options as o
+
+if TYPE_CHECKING:
+    from ..lineage import Lineage
+
+
+@click.command(epilog="Example:\n\n  avo-cute log --run fa4-b200-20261201")
+@o.lineage
+@o.run
+@o.as_json
+def log(lineage_path: Path, run_name: str | None, as_json: bool) -> None:
+    """The accepted versions of a run, newest first."""
+    from .show import HEADER, attempt_json, attempt_line, print_json
+
+    lineage, name = _open(lineage_path, run_name)
+    accepted = [a for a in lineage.attempts(name) if a.status is Status.ACCEPTED][::-1]
+    if as_json:
+        print_json([attempt_json(a) for a in accepted])
+        return
+    click.echo(f"{name}: {len(accepted)} accepted")
+    if accepted:
+        click.echo("\n".join([HEADER, *(attempt_line(a) for a in accepted)]))
+
+
+@click.command(epilog="Examples:\n\n  avo-cute attempts --status build-failed\n\n"
+               "  avo-cute attempts --json")
+@o.lineage
+@o.run
+@click.option("--status", type=click.Choice([str(s) for s in Status]), help="Only these.")
+@o.as_json
+def attempts(lineage_path: Path, run_name: str | None, status: str | None, as_json: bool) -> None:
+    """Every attempt of a run, oldest first, failed ones too."""
+    from .show import HEADER, attempt_json, attempt_line, print_json
+
+    lineage, name = _open(lineage_path, run_name)
+    found = [a for a in lineage.attempts(name) if status is None or a.status == status]
+    if as_json:
+        print_json([attempt_json(a) for a in found])
+        return
+    click.echo("\n".join([HEADER, *(attempt_line(a) for a in found)]))
+
+
+@click.command(epilog="Examples:\n\n  avo-cute show best\n\n  avo-cute show 17")
+@click.argument("rev")
+@o.lineage
+@o.run
+@o.as_json
+def show(rev: str, lineage_path: Path, run_name: str | None, as_json: bool) -> None:
+    """One attempt: what was tried, what was seen, and what changed."""
+    from .show import attempt_json, print_json
+
+    lineage, name = _open(lineage_path, run_name)
+    commit = lineage.resolve(rev, name)
+    attempt = lineage.attempt(commit)
+    if as_json:
+        print_json(attempt_json(attempt))
+        return
+    said = "\n".join(f"{key}: {value}" for key, value in attempt.trailers.items())
+    click.echo(f"commit {attempt.commit}\n\n{attempt.subject}\n\n{attempt.body}\n\n{said}")
+    if attempt.parent:
+        click.echo("\n" + lineage.diff(attempt.parent, attempt.commit))
+
+
+@click.command(epilog="Example:\n\n  avo-cute best --json")
+@o.lineage
+@o.run
+@o.as_json
+def best(lineage_path: Path, run_name: str | None, as_json: bool) -> None:
+    """The best accepted version of a run."""
+    from .show import print_attempt
+
+    lineage, name = _open(lineage_path, run_name)
+    print_attempt(lineage.attempt(lineage.resolve("best", name)), as_json)
+
+
+@click.command(epilog="Examples:\n\n  avo-cute diff best\n\n  avo-cute diff 3 best")
+@click.argument("rev")
+@click.argument("other", required=False)
+@o.lineage
+@o.run
+def diff(rev: str, other: str | None, lineage_path: Path, run_name: str | None) -> None:
+    """What changed: in REV against the seed, or from REV to OTHER."""
+    lineage, name = _open(lineage_path, run_name)
+    if other is None:
+        old, new = lineage.seed_of(name), lineage.resolve(rev, name)
+    else:
+        old, new = lineage.resolve(rev, name), lineage.resolve(other, name)
+    click.echo(lineage.diff(old, new), nl=False)
+
+
+@click.command(epilog="Example:\n\n  avo-cute checkout best work/")
+@click.argument("rev")
+@click.argument("directory", type=click.Path(path_type=Path))
+@o.lineage
+@o.run
+def checkout(rev: str, directory: Path, lineage_path: Path, run_name: str | None) -> None:
+    """Write a version as plain files, for a human or any coding agent."""
+    from ..errors import BadInput
+    from ..workspace import export
+
+    lineage, name = _open(lineage_path, run_name)
+    commit = lineage.resolve(rev, name)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise BadInput(f"{directory} exists and is not an empty folder: choose another")
+    directory.mkdir(parents=True, exist_ok=True)
+    export(lineage.repo, lineage.tree(commit), directory)
+    click.echo(f"{directory}: {commit[:10]} {lineage.subject(commit)}")
+
+
+def _open(path: Path, run_name: str | None) -> tuple[Lineage, str]:
+    """The lineage and the run meant: the named one, else the latest."""
+    from ..plan import open_lineage
+
+    lineage = open_lineage(path)
+    return lineage, lineage.find_run(run_name)

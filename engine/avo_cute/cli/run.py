@@ -1,0 +1,157 @@
+"""Commands that change a lineage or judge candidates: init, evolve, evaluate, record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..config import DEFAULT_TASK
+from . import options as o
+
+if TYPE_CHECKING:
+    from ..executor import LocalExecutor
+    from ..operators import Operator
+
+
+@click.command(
+    epilog="Examples:\n\n  avo-cute init\n\n  avo-cute init --from ~/src/flash-attention@my-branch"
+)
+@o.lineage
+@o.task
+@o.option("--from", "fork", metavar="PATH[@REV]",
+          help="Seed from your own checkout instead of the release.")
+@o.as_json
+def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) -> None:
+    """Create the lineage and the seed commit: upstream's files, byte for byte."""
+    from .. import plan
+    from ..seed import from_checkout
+    from ..task import find_task
+    from .show import print_json
+
+    chosen = find_task(task or DEFAULT_TASK)
+    if fork is None:
+        seed = plan.seed_of(chosen)
+    else:
+        path, _, rev = fork.partition("@")
+        seed = from_checkout(chosen.directory / "seed.toml", Path(path), rev or None)
+    lineage = plan.init(lineage_path, chosen, seed)
+    commit = lineage.seed(chosen.name)
+    if as_json:
+        print_json({"lineage": str(lineage_path), "task": chosen.name, "seed": commit,
+                    "upstream": seed.upstream, "files": len(seed.files)})
+        return
+    click.echo(f"{lineage_path}: seed/{chosen.name} {commit[:10]}, {len(seed.files)} files, "
+               f"{seed.upstream}")
+
+
+@click.command(
+    epilog="Examples:\n\n  avo-cute evolve --attempts 8\n\n"
+    "  avo-cute evolve --target h200 --hours 12 --jobs 8\n\n"
+    "  avo-cute evolve --from best --workloads gqa --run gqa-port"
+)
+@o.lineage
+@o.task
+@o.target
+@o.run
+@o.workloads
+@o.option("--operator", type=click.Choice(["auto", "search"]), default="auto", show_default=True,
+          help="Who varies. auto is search.")
+@o.option("--strategy", type=click.Choice(["tpe", "random"]), default="tpe", show_default=True,
+          help="How search proposes: model-based, or at random (the ablation baseline).")
+@o.option("--attempts", type=click.IntRange(1), help="Stop after this many more attempts.")
+@o.option("--hours", type=click.FloatRange(0, min_open=True), help="Stop after this long.")
+@o.option("--seed", type=int, default=0, show_default=True, help="Seed of the proposals.")
+@o.option("--from", "from_rev", metavar="REV", help="Start a new run at any commit of the lineage.")
+@o.jobs
+@o.option("--executor", type=click.Choice(["local"]), default="local", show_default=True,
+          help="Where builds run.")
+@o.unsafe
+@o.as_json
+def evolve(lineage_path: Path, task: str | None, target: str | None, run_name: str | None,
+           group: str | None, operator: str, strategy: str, attempts: int | None,
+           hours: float | None, seed: int, from_rev: str | None, jobs: int, executor: str,
+           unsafe: bool, as_json: bool) -> None:
+    """Evolve: the main job. Resumes the run it finds, creates what is missing.
+
+    Ctrl-C once finishes the attempt in hand, twice stops at once; nothing recorded is lost.
+    """
+    from ..evolve import Limits
+    from ..evolve import evolve as engine
+    from ..operators.search import SearchOperator
+    from ..plan import Wanted, open_run
+    from .show import Progress, print_outcome
+
+    wanted = Wanted(lineage_path, task, target, run_name, group, from_rev, unsafe)
+    with Progress(quiet=as_json) as watch, building(jobs) as pool:
+        run = open_run(wanted, pool.map, watch)
+        with run.lineage.lock():
+            who: Operator = SearchOperator(run.bench.task.knobs, run.bench, strategy, seed)
+            ended = engine(run, who, Limits(attempts, hours))
+    print_outcome(run, ended, as_json)
+
+
+@click.command(
+    epilog="Examples:\n\n  avo-cute evaluate best --json\n\n  avo-cute evaluate ./my-tree --against 12"
+)
+@click.argument("candidate", metavar="REV|DIR")
+@o.lineage
+@o.task
+@o.target
+@o.run
+@o.workloads
+@o.option("--against", metavar="REV", help="Compare with this instead of the incumbent.")
+@o.jobs
+@o.unsafe
+@o.as_json
+def evaluate(candidate: str, lineage_path: Path, task: str | None, target: str | None,
+             run_name: str | None, group: str | None, against: str | None, jobs: int,
+             unsafe: bool, as_json: bool) -> None:
+    """Build, audit and score a candidate exactly as the engine does; records nothing."""
+    from ..once import evaluate_once
+    from ..plan import Wanted
+    from .show import Progress, print_verdict
+
+    wanted = Wanted(lineage_path, task, target, run_name, group, None, unsafe)
+    with Progress(quiet=as_json) as watch, building(jobs) as pool:
+        bench, verdict = evaluate_once(candidate, against, wanted, pool.map, watch)
+    print_verdict(bench, verdict, as_json)
+
+
+@click.command(epilog="Example:\n\n  avo-cute checkout best work && $EDITOR work/… && "
+               "avo-cute record work -m 'Split P arrive at half of the tile'")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-m", "--message", required=True, help="Subject, and after a blank line the reasons.")
+@o.lineage
+@o.run
+@o.jobs
+@o.unsafe
+@o.as_json
+def record(directory: Path, message: str, lineage_path: Path, run_name: str | None, jobs: int,
+           unsafe: bool, as_json: bool) -> None:
+    """Evaluate DIRECTORY as an attempt of the run: you are the operator."""
+    from ..once import record_once
+    from ..plan import Wanted
+    from .show import Progress, print_attempt
+
+    wanted = Wanted(lineage_path, run=run_name, unsafe=unsafe)
+    with Progress(quiet=as_json) as watch, building(jobs) as pool:
+        attempt = record_once(directory, message, wanted, pool.map, watch)
+    print_attempt(attempt, as_json)
+
+
+@contextmanager
+def building(jobs: int) -> Iterator[LocalExecutor]:
+    """An executor that is closed in the end, whatever happens."""
+    from ..executor import LocalExecutor
+
+    pool = LocalExecutor(jobs)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+

@@ -1,0 +1,69 @@
+"""evolve: the whole system on one screen.
+
+    choose parent → workspace → operator → build → audit → measure → decide → commit
+    ╰─ run.session ──────────╯  ╰ vary ─╯  ╰─ session.evaluate: score, then lineage ─╯
+
+The operator varies; everything that judges or commits is ours. A run knows nothing that is not in
+the lineage: killed anywhere, it goes on from its commits and loses at most the attempt in hand.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+from .operators import Operator
+from .run import Run
+
+
+def evolve(run: Run, operator: Operator, limits: Limits) -> str:
+    """Vary until a limit is reached or nothing is left to try; returns why it ended."""
+    run.begin()
+    with interruptible(limits):
+        while not (ended := limits.reached(run.done)):
+            with run.session(operator.name, lambda: bool(limits.reached(run.done))) as session:
+                more = operator.vary(session)
+            if not more:
+                return "nothing left to try: every legal combination of the knobs was proposed"
+    return ended
+
+
+@dataclass(slots=True)
+class Limits:
+    """When to stop, always between two attempts. None means without limit."""
+
+    attempts: int | None = None
+    hours: float | None = None
+    interrupted: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def reached(self, done: int) -> str:
+        """Why to stop after `done` attempts of this invocation, or an empty string."""
+        if self.interrupted:
+            return "interrupted: finished the attempt in hand"
+        if self.attempts is not None and done >= self.attempts:
+            return f"{done} attempts done"
+        if self.hours is not None and time.monotonic() - self.started >= self.hours * 3600:
+            return f"{self.hours:g} hours are over"
+        return ""
+
+
+@contextmanager
+def interruptible(limits: Limits) -> Iterator[None]:
+    """Ctrl-C once finishes the attempt in hand, twice stops now; SIGTERM counts as Ctrl-C."""
+
+    def once(number: int, frame: FrameType | None) -> None:
+        if limits.interrupted:
+            raise KeyboardInterrupt
+        limits.interrupted = True
+
+    before = {s: signal.signal(s, once) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

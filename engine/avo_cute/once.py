@@ -1,0 +1,88 @@
+"""Judging one candidate by hand, exactly as the engine does: `evaluate` and `record`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import workspace
+from .errors import BadInput
+from .lineage import Lineage
+from .operators import Proposal
+from .plan import Wanted, default_target, make_bench, open_lineage, resume
+from .records import Attempt, Verdict
+from .run import Run, Watch
+from .score import Bench, Spread, Standing, judge_tree, standing_of
+from .target import find_target
+from .task import find_task
+
+
+def evaluate_once(
+    candidate: str, against: str | None, wanted: Wanted, spread: Spread, watch: Watch
+) -> tuple[Bench, Verdict]:
+    """The verdict on a revision or a folder, against the incumbent or `against`."""
+    lineage = open_lineage(wanted.lineage)
+    name = lineage.find_run(wanted.run) if wanted.run or lineage.runs() else None
+    facts = lineage.run_facts(name) if name else {}
+    task = find_task(wanted.task or facts.get("Task") or lineage.tasks()[0])
+    target = find_target(wanted.target or facts.get("Target") or default_target())
+    group = wanted.workloads or facts.get("Workloads") or task.settings.default_group
+    bench = make_bench(task, target, group, wanted, spread)
+    seed = lineage.seed(task.name)
+    tree = _tree_of(candidate, lineage, name, bench, seed)
+
+    watch.phase(f"judging the seed for {target.title}")
+    baseline = _must_judge(lineage, seed, bench, None)
+    base = against and lineage.resolve(against, name)
+    base = base or (lineage.head(name) if name else seed)
+    standing = standing_of(baseline, baseline)
+    if lineage.tree(base) != lineage.tree(seed):
+        watch.phase("judging what it is compared with")
+        standing = standing_of(baseline, _must_judge(lineage, base, bench, standing))
+    watch.phase(f"judging {candidate}")
+    return bench, judge_tree(lineage.repo, tree, bench, standing)
+
+
+def record_once(
+    directory: Path, message: str, wanted: Wanted, spread: Spread, watch: Watch
+) -> Attempt:
+    """Evaluate a folder as an attempt of the run and commit it with its verdict."""
+    lineage = open_lineage(wanted.lineage)
+    name = lineage.find_run(wanted.run)
+    subject, _, body = message.strip().partition("\n")
+    if not subject:
+        raise BadInput("the message is empty: say what changed and why")
+    run = resume(lineage, name, wanted, spread, watch)
+    with lineage.lock():
+        run.begin()
+        return _record(run, directory, Proposal(subject, body))
+
+
+def _record(run: Run, directory: Path, proposal: Proposal) -> Attempt:
+    head = run.lineage.head(run.name)
+    tree = _read_back(run.lineage, head, directory, run.bench)
+    run.watch.phase(f"attempt {run.lineage.next_number(run.name)}: {proposal.subject}")
+    return run.record(head, tree, proposal, judge_tree(run.lineage.repo, tree, run.bench, run.standing), "manual")
+
+
+def _tree_of(candidate: str, lineage: Lineage, run: str | None, bench: Bench, seed: str) -> str:
+    """A folder's files as a tree, or the tree of a revision."""
+    if Path(candidate).is_dir():
+        return _read_back(lineage, lineage.head(run) if run else seed, Path(candidate), bench)
+    return lineage.tree(lineage.resolve(candidate, run))
+
+
+def _read_back(lineage: Lineage, base: str, directory: Path, bench: Bench) -> str:
+    settings = bench.task.settings
+    return workspace.read_back(
+        lineage.repo, lineage.tree(base), directory, settings.editable, settings.max_file_bytes
+    ).tree
+
+
+
+def _must_judge(
+    lineage: Lineage, commit: str, bench: Bench, standing: Standing | None
+) -> Verdict:
+    verdict = judge_tree(lineage.repo, lineage.tree(commit), bench, standing)
+    if not verdict.estimates:
+        raise BadInput(f"{commit[:10]}, to compare with, does not pass: {verdict.reason}")
+    return verdict

@@ -1,0 +1,156 @@
+"""Which run a command means: the one it finds, a new one, or a clear refusal."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+from .config import DEFAULT_TARGET, DEFAULT_TASK, cache_dir
+from .errors import BadInput
+from .gpu import find_gpu
+from .lineage import Lineage
+from .records import Target
+from .run import Run, Watch
+from .sandbox import choose_layer
+from .score import Bench, Spread
+from .seed import Seed, from_folder, from_wheel
+from .target import find_target
+from .task import Task, find_task
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for; None where nothing was said."""
+
+    lineage: Path
+    task: str | None = None
+    target: str | None = None
+    run: str | None = None
+    workloads: str | None = None
+    from_rev: str | None = None
+    unsafe: bool = False
+
+
+def open_run(wanted: Wanted, spread: Spread, watch: Watch) -> Run:
+    """Resume the run that fits, or start one; creates the lineage and its seed where missing."""
+    lineage = open_or_create(wanted, watch)
+    name = _existing(lineage, wanted)
+    if name is None:
+        name = _start(lineage, wanted)
+    return resume(lineage, name, wanted, spread, watch)
+
+
+def resume(lineage: Lineage, name: str, wanted: Wanted, spread: Spread, watch: Watch) -> Run:
+    """The run `name` of an open lineage, ready for `begin`."""
+    facts = lineage.run_facts(name)
+    for option, asked, recorded in (
+        ("task", wanted.task, facts["Task"]),
+        ("target", wanted.target, facts["Target"]),
+        ("workloads", wanted.workloads, facts["Workloads"]),
+    ):
+        if asked is not None and asked != recorded:
+            raise BadInput(
+                f"run {name} has --{option} {recorded}, not {asked}: leave the option out, or "
+                "start another run with --run NAME"
+            )
+    task = find_task(facts["Task"])
+    bench = make_bench(task, find_target(facts["Target"]), facts["Workloads"], wanted, spread)
+    return Run(lineage, bench, name, facts["Workloads"], watch)
+
+
+def make_bench(
+    task: Task, target: Target, group: str, wanted: Wanted, spread: Spread
+) -> Bench:
+    """How candidates are judged on this machine."""
+    if target.name not in task.settings.targets:
+        raise BadInput(
+            f"task {task.name} is not for target {target.name}: choose one of "
+            f"{', '.join(task.settings.targets)}"
+        )
+    layer = choose_layer(allow_none=wanted.unsafe)
+    return Bench(task, target, task.select(group), cache_dir(), layer, spread)
+
+
+def open_or_create(wanted: Wanted, watch: Watch) -> Lineage:
+    """The lineage at the path; made with the task's seed if there is none."""
+    if Lineage.exists(wanted.lineage):
+        return Lineage.open(wanted.lineage)
+    task = find_task(wanted.task or DEFAULT_TASK)
+    watch.phase(f"creating {wanted.lineage} with the seed of {task.name}")
+    return init(wanted.lineage, task, seed_of(task))
+
+
+def open_lineage(path: Path) -> Lineage:
+    """The lineage at the path; `BadInput` where there is none."""
+    if not Lineage.exists(path):
+        raise BadInput(f"no lineage at {path}: create it with `avo-cute init` or `avo-cute evolve`")
+    return Lineage.open(path)
+
+
+def init(path: Path, task: Task, seed: Seed) -> Lineage:
+    """Create the lineage if needed and commit the seed of a task in it."""
+    lineage = Lineage.open(path) if Lineage.exists(path) else Lineage.create(path)
+    prefix = task.settings.subject
+    lineage.init_seed(task.name, seed, next(iter(prefix.values())))
+    return lineage
+
+
+def seed_of(task: Task) -> Seed:
+    """The seed that the task directory names: a released package, or its own source folder."""
+    if (task.directory / "seed.toml").is_file():
+        return from_wheel(task.directory / "seed.toml")
+    return from_folder(task.directory / "source")
+
+
+def default_target() -> str:
+    """The target of this machine's GPU, else b200."""
+    found = find_gpu()
+    return (found.target if found else None) or DEFAULT_TARGET
+
+
+def _existing(lineage: Lineage, wanted: Wanted) -> str | None:
+    """The run to resume: the named one, else the latest that does not contradict the options."""
+    runs = lineage.runs()
+    if wanted.run is not None:
+        if wanted.run in runs and wanted.from_rev is not None:
+            raise BadInput(f"run {wanted.run} exists already: --from starts a new run")
+        return wanted.run if wanted.run in runs else None
+    if wanted.from_rev is not None:
+        return None
+    for name in runs:
+        facts = lineage.run_facts(name)
+        if wanted.task in (None, facts["Task"]) and wanted.target in (None, facts["Target"]):
+            if wanted.workloads in (None, facts["Workloads"]):
+                return name
+    return None
+
+
+def _start(lineage: Lineage, wanted: Wanted) -> str:
+    """Begin a new run at the seed or at `--from`; returns its name."""
+    task = find_task(wanted.task or _only_task(lineage))
+    if task.name not in lineage.tasks():
+        held = ", ".join(lineage.tasks()) or "no seed"
+        raise BadInput(
+            f"{lineage.path} holds {held}, not task {task.name}: add it with "
+            f"`avo-cute init --task {task.name}`, or use another --lineage PATH"
+        )
+    target = find_target(wanted.target or default_target())
+    group = wanted.workloads or task.settings.default_group
+    task.select(group)
+    start = lineage.resolve(wanted.from_rev) if wanted.from_rev else lineage.seed(task.name)
+    name = wanted.run or _free_name(lineage, f"{task.name}-{target.name}")
+    facts = {"Task": task.name, "Target": target.name, "Workloads": group}
+    lineage.start_run(name, start, facts)
+    return name
+
+
+def _only_task(lineage: Lineage) -> str:
+    tasks = lineage.tasks()
+    return DEFAULT_TASK if DEFAULT_TASK in tasks or not tasks else tasks[0]
+
+
+def _free_name(lineage: Lineage, stem: str) -> str:
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d")
+    names = [f"{stem}-{today}", *(f"{stem}-{today}-{n}" for n in range(2, 1000))]
+    return next(name for name in names if name not in lineage.runs())

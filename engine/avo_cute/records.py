@@ -1,0 +1,160 @@
+"""What passes between modules: frozen dataclasses, nothing else.
+
+Reading order: what is asked for (`Workload`, `Target`), what a build gives (`Launch`, `Facts`,
+`Artifact`), what we conclude (`Estimate`, `Verdict`), and what the lineage keeps (`Attempt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+Param = int | float | bool | str
+
+
+class Status(StrEnum):
+    """How an attempt ended (design: nouns). `INFRA_ERROR` is nobody's fault and never evidence."""
+
+    ACCEPTED = "accepted"
+    EQUAL = "equal"
+    REJECTED = "rejected"
+    INCORRECT = "incorrect"
+    BUILD_FAILED = "build-failed"
+    AUDIT_FAILED = "audit-failed"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed-out"
+    NO_CHANGE = "no-change"
+    INFRA_ERROR = "infra-error"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One shape/dtype/mask point of a task.
+
+    `class_name` names the workload class: workloads of one class are built by one process.
+    `groups` are the names that `--workloads` accepts.
+    """
+
+    name: str
+    class_name: str
+    groups: tuple[str, ...]
+    params: Mapping[str, Param]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU model to build for. `smem_bytes` is the limit of dynamic shared memory per block."""
+
+    name: str
+    arch: str  # what ptxas is asked for, e.g. "sm_100a"
+    family: str  # "sm90", "sm100" or "sm120": which instructions and which cost model
+    sms: int
+    smem_bytes: int
+    l2_bytes: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch as the object's own host code requests it for one workload."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    smem_bytes: int  # dynamic
+    pdl: bool  # programmatic dependent launch asked for
+    attributes: tuple[int, ...] = ()  # cudaLaunchAttributeID values, sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one object's cubin says about itself. Counts are static instruction counts."""
+
+    arch: str
+    cubin_sha256: str
+    kernels: tuple[str, ...]
+    registers: int  # per thread, as ptxas allocated
+    register_roles: tuple[int, ...]  # distinct setmaxnreg values in order of appearance
+    spill_loads: int
+    spill_stores: int
+    local_bytes: int  # stack frame per thread
+    static_smem: int
+    tmem_columns: int  # 0 where there is no tensor memory
+    barrier_waits: int
+    fences: int
+    instructions: int
+    mix: Mapping[str, int]  # unit name -> instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """The build's result for one workload; workloads may share one object."""
+
+    workload: Workload
+    object_path: Path
+    object_sha256: str
+    facts: Facts
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a candidate ended before it had a score. `detail` is what an operator is told (≤ 4 kB)."""
+
+    status: Status
+    reason: str  # one line
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Static estimate for one workload: `cycles` of the whole launch on the target.
+
+    `parts` maps a unit ("tensor", "mufu", …) to the cycles it is busy; the largest, plus
+    penalties, makes `cycles`. Never comparable with a measured time.
+    """
+
+    workload: str
+    cycles: float
+    bound: str  # the unit that decides
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What we say about a candidate, computed by us."""
+
+    status: Status
+    reason: str
+    detail: str = ""
+    score: float | None = None  # geomean speed-up over the run's baseline
+    gain: float | None = None  # against the high-water mark
+    kind: str = "static"
+    artifact: str = ""  # sha256 over all objects
+    estimates: tuple[Estimate, ...] = ()
+    facts: Mapping[str, Facts] = field(default_factory=dict)  # by workload name
+    launches: Mapping[str, tuple[Launch, ...]] = field(default_factory=dict)
+    signals: tuple[str, ...] = ()  # worth a look, decides nothing
+    sandbox: str = ""
+    toolchain: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One evaluated candidate as the lineage records it; every field comes from its commit."""
+
+    commit: str
+    tree: str
+    parent: str
+    run: str
+    number: int
+    status: Status
+    subject: str
+    body: str
+    when: int  # seconds since the epoch
+    trailers: Mapping[str, str]
+    score: float | None = None
+    gain: float | None = None

@@ -1,0 +1,214 @@
+"""A run: one evolution, resumed from nothing but its commits.
+
+`begin` judges the seed and the incumbent (from the cache where this machine judged them before);
+`session` opens a workspace at the incumbent; the session's `evaluate` is the one door between an
+operator and the score: what is on disk is read back as a tree, that tree is exported, built and
+judged, and one commit with its verdict is made.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from . import workspace
+from .errors import BadInput
+from .lineage import AttemptDraft, Lineage
+from .operators import Proposal
+from .recording import Origin, body, subject, trailers
+from .records import Attempt, Status, Verdict
+from .score import Bench, Standing, judge_tree, standing_of
+
+SESSION_ATTEMPTS = 16  # a session without success ends here; the next starts from the same parent
+MILESTONE_STEP = 0.01  # a tag at every further whole percent over the seed
+
+
+class Watch(Protocol):
+    """Who wants to see what happens."""
+
+    def phase(self, text: str) -> None: ...
+
+    def attempt(self, attempt: Attempt) -> None: ...
+
+
+class Run:
+    """The state of one run while this process works on it."""
+
+    def __init__(self, lineage: Lineage, bench: Bench, name: str, group: str, watch: Watch) -> None:
+        self.lineage, self.bench, self.name, self.group = lineage, bench, name, group
+        self.watch = watch
+        self.done = 0  # attempts of this invocation
+        self.seen: dict[str, tuple[int, Status]] = {}  # artifact -> first attempt that had it
+        self.sessions = 0
+        self._standing: Standing | None = None
+
+    @property
+    def standing(self) -> Standing:
+        assert self._standing is not None, "begin() first"
+        return self._standing
+
+    def begin(self) -> None:
+        """Judge the seed and the incumbent; record attempt 0 if this run has none yet."""
+        attempts = self.lineage.attempts(self.name)
+        self.sessions = max((int(a.trailers.get("Session", "0")) for a in attempts), default=0)
+        self.seen = {
+            a.trailers["Artifact"]: (a.number, a.status)
+            for a in reversed(attempts)
+            if a.number and "Artifact" in a.trailers
+        }
+        seed, head = self.lineage.seed(self.bench.task.name), self.lineage.head(self.name)
+        self.watch.phase(f"judging the seed for {self.bench.target.title}")
+        baseline = self._must_judge(seed, None)
+        self._standing = standing_of(baseline, baseline, self.seen)
+        incumbent = baseline
+        if self.lineage.tree(head) != self.lineage.tree(seed):
+            self.watch.phase("judging the incumbent")
+            incumbent = self._must_judge(head, self._standing)
+            self._standing = standing_of(baseline, incumbent, self.seen)
+        if not any(a.number == 0 for a in attempts):
+            start = replace(incumbent, status=Status.NO_CHANGE, reason="where this run starts")
+            self._record(head, self.lineage.tree(head), START, start, self._origin(0, head))
+
+    @contextmanager
+    def session(self, operator: str, stop: Callable[[], bool]) -> Iterator[OpenSession]:
+        """A workspace at the incumbent; its transcript is kept when it closes."""
+        self.sessions += 1
+        with tempfile.TemporaryDirectory(prefix="avo-cute-workspace-") as folder:
+            session = OpenSession(self, Path(folder), operator, stop)
+            try:
+                yield session
+            finally:
+                session.close()
+
+    def record(
+        self, parent: str, tree: str, proposal: Proposal, verdict: Verdict, operator: str
+    ) -> Attempt:
+        """Commit one attempt; an accepted one becomes the incumbent."""
+        number = self.lineage.next_number(self.name)
+        origin = self._origin(number, parent, operator)
+        attempt = self._record(parent, tree, proposal, verdict, origin)
+        self.done += 1
+        if verdict.artifact:
+            self.seen.setdefault(verdict.artifact, (number, verdict.status))
+        if verdict.status is Status.ACCEPTED:
+            self._advance(attempt, verdict)
+        self.watch.attempt(attempt)
+        return attempt
+
+    def _must_judge(self, commit: str, standing: Standing | None) -> Verdict:
+        verdict = judge_tree(self.lineage.repo, self.lineage.tree(commit), self.bench, standing)
+        if not verdict.estimates:
+            raise BadInput(
+                f"commit {commit[:10]}, which this run starts from, does not pass for target "
+                f"{self.bench.target.name}: {verdict.reason}"
+            )
+        return verdict
+
+    def _advance(self, attempt: Attempt, verdict: Verdict) -> None:
+        before, score = self.standing.score, verdict.score or 1.0
+        self._standing = replace(
+            self.standing,
+            high_water={e.workload: e.cycles for e in verdict.estimates},
+            artifact=verdict.artifact,
+            facts=verdict.facts,
+            score=score,
+        )
+        if int((score - 1) / MILESTONE_STEP) > int((before - 1) / MILESTONE_STEP):
+            percent = int((score - 1) / MILESTONE_STEP)
+            name = f"milestone/{self.name}/plus-{percent}-percent"
+            self.lineage.tag_milestone(name, attempt.commit, f"{score - 1:+.2%} over the seed")
+
+    def _record(
+        self, parent: str, tree: str, proposal: Proposal, verdict: Verdict, origin: Origin
+    ) -> Attempt:
+        return self.lineage.record(
+            AttemptDraft(
+                run=self.name,
+                number=origin.number,
+                tree=tree,
+                parent=parent,
+                status=verdict.status,
+                subject=subject(self.bench, proposal),
+                body=body(proposal, verdict, origin),
+                trailers=trailers(self.bench, verdict, origin),
+            )
+        )
+
+    def _origin(self, number: int, parent: str, operator: str = "engine") -> Origin:
+        rests_on = f"{parent[:10]} {self.lineage.subject(parent)}"
+        session = self.sessions if number else 0
+        return Origin(self.name, number, session, operator, self.group, rests_on)
+
+
+class OpenSession:
+    """One session of an operator: see `operators.Session`."""
+
+    def __init__(
+        self, run: Run, folder: Path, operator: str, stop: Callable[[], bool]
+    ) -> None:
+        self.run, self.folder, self.operator, self._stop = run, folder, operator, stop
+        self.number = run.sessions
+        self.parent = run.lineage.head(run.name)
+        self.parent_tree = run.lineage.tree(self.parent)
+        self.tried: list[Attempt] = []
+        self._written: set[str] = set()
+        self._transcript: list[str] = []
+        workspace.export(run.lineage.repo, self.parent_tree, folder)
+
+    @property
+    def history(self) -> Sequence[Attempt]:
+        return self.run.lineage.attempts(self.run.name)
+
+    def read(self, path: str) -> bytes:
+        """A file of the parent; KeyError where it has none of that name."""
+        return self.run.lineage.read(self.parent_tree, path)
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        """Make the workspace the parent with these files changed."""
+        for path in self._written - set(files):
+            (self.folder / path).write_bytes(self.read(path))
+        for path, data in files.items():
+            (self.folder / path).write_bytes(data)
+        self._written = set(files)
+
+    def evaluate(self, proposal: Proposal) -> Attempt:
+        """Judge and record what is in the workspace now."""
+        task = self.run.bench.task
+        tree = workspace.read_back(
+            self.run.lineage.repo,
+            self.parent_tree,
+            self.folder,
+            task.settings.editable,
+            task.settings.max_file_bytes,
+        ).tree
+        self.run.watch.phase(f"attempt {self.run.lineage.next_number(self.run.name)}: {proposal.subject}")
+        verdict = judge_tree(self.run.lineage.repo, tree, self.run.bench, self.run.standing)
+        attempt = self.run.record(self.parent, tree, proposal, verdict, self.operator)
+        self.tried.append(attempt)
+        self._note({"proposed": proposal.subject, "why": proposal.body})
+        self._note({"attempt": attempt.number, "status": attempt.status, "seen": verdict.reason})
+        return attempt
+
+    def over(self) -> bool:
+        """True once a candidate was accepted, the session is spent, or the run must stop."""
+        accepted = bool(self.tried) and self.tried[-1].status is Status.ACCEPTED
+        return accepted or len(self.tried) >= SESSION_ATTEMPTS or self._stop()
+
+    def close(self) -> None:
+        """Keep the transcript; a session that tried nothing leaves none."""
+        if self.tried:
+            text = "\n".join(self._transcript) + "\n"
+            files = {"transcript.jsonl": text.encode()}
+            self.run.lineage.record_transcript(self.run.name, self.number, files)
+
+    def _note(self, entry: Mapping[str, object]) -> None:
+        self._transcript.append(json.dumps(entry))
+
+
+START = Proposal("Baseline: the source this run starts from", "")
+
