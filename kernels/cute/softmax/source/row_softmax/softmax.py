@@ -25,14 +25,18 @@ COL_MULTIPLE = 8  # elements in 128 bits: every vector width used here divides i
 
 
 class Tuning(NamedTuple):
-    """What the kernel decides by shape. Every combination is correct; they differ in speed."""
+    """What the kernel decides by shape. Every combination gives a softmax; they differ in speed.
+
+    Only "fold" narrows what may come in: the shift is rounded at the size of x, so |x| must stay
+    below 1e4 where "subtract" takes every finite number.
+    """
 
     threads_per_row: int  # a multiple of the warp size
     rows_per_cta: int
     vector: int  # elements in one load or store
     reduction: str  # "online": (max, sum) pairs meet once; "two-step": first max, then sum
-    keep: str  # in registers until the end: "exponentials" in fp32 or "inputs", exponentiated twice
-    exponent: str  # "fold": x*log2(e) - max*log2(e), one FMA; "subtract": (x - max)*log2(e)
+    normalise: str  # "product" with 1/sum; "exponent": a second exponential, of x - max - log(sum)
+    exponent: str  # "subtract": (x - max)*log2(e); "fold": x*log2(e) - max*log2(e), one FMA
     load: str  # L1: "normal", "first" (evict first) or "bypass" (do not allocate)
     store: str  # L2: "back" (normal write back) or "streaming" (evict first)
 
@@ -44,8 +48,8 @@ _TUNING = {
         "rows_per_cta": 1,
         "vector": 8,
         "reduction": "online",
-        "keep": "exponentials",
-        "exponent": "fold",
+        "normalise": "product",
+        "exponent": "subtract",
         "load": "normal",
         "store": "back",
     },
@@ -54,8 +58,8 @@ _TUNING = {
         "rows_per_cta": 1,
         "vector": 8,
         "reduction": "online",
-        "keep": "exponentials",
-        "exponent": "fold",
+        "normalise": "product",
+        "exponent": "subtract",
         "load": "normal",
         "store": "back",
     },
@@ -126,7 +130,7 @@ class RowSoftmax:
             row_max, row_sum = self.meet_online(warp_max, row_sum, sMax, sSum)
             # From warp_max itself: a warp of -inf must get 0 here, however low the row's maximum.
             correction = cute.math.exp2((warp_max - row_max) * LOG2_E, fastmath=True)
-        if const_expr(self.tuning.keep == "inputs"):
+        if const_expr(self.tuning.normalise == "exponent"):
             return self.exponentials(x, row_max, row_sum)
         return e * (correction * cute.arch.rcp_approx(row_sum))
 
@@ -141,7 +145,7 @@ class RowSoftmax:
         row_sum = self.warp_sum(e)
         if const_expr(self.warps_per_row > 1):
             row_sum = self.meet(row_sum, operator.add, sSum)
-        if const_expr(self.tuning.keep == "inputs"):
+        if const_expr(self.tuning.normalise == "exponent"):
             return self.exponentials(x, row_max, row_sum)
         return e * cute.arch.rcp_approx(row_sum)
 
