@@ -5,7 +5,7 @@ supervisor stays outside the rules: it adopts whatever the command leaves behind
 and kills it, when the command ends, when it is asked to (SIGTERM) and when the engine dies.
 `confine.py abi` prints the kernel's Landlock version.
 
-Constants: linux/landlock.h, linux/seccomp.h, linux/bpf_common.h, asm/unistd_64.h.
+Constants: linux/landlock.h, linux/capability.h, linux/seccomp.h, linux/bpf_common.h, asm/unistd_64.h.
 """
 
 import ctypes
@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 LIBC = ctypes.CDLL(None, use_errno=True)
+PR_CAPBSET_DROP = 24
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER = 1, 38, 22, 36
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 START_FAILED = 125  # reported on stderr; a candidate has not run yet
@@ -45,6 +46,7 @@ def become(spec, command):
     """Give up everything the specification does not grant, then exec."""
     try:
         limit(*spec["limits"])
+        drop_capabilities()
         check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         if spec["landlock"]:
             landlock(spec["read"], spec["write"])
@@ -127,6 +129,14 @@ def limit(memory, cpu, file_size):
         resource.setrlimit(what, (value, value))
 
 
+def drop_capabilities():
+    """A root user's child is no root: with CAP_PERFMON it could read any process's environment."""
+    for capability in range(64):
+        LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails where there is none to drop
+    header = ctypes.create_string_buffer(struct.pack("=Ii", 0x20080522, 0), 8)  # version 3
+    check(LIBC.capset(header, ctypes.create_string_buffer(24)))
+
+
 def landlock_abi():
     return LIBC.syscall(CREATE_RULESET, None, 0, 1)
 
@@ -140,7 +150,7 @@ def landlock(read, write):
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     rules = ctypes.create_string_buffer(struct.pack("=QQQ", everything, network, scoped), 24)
     ruleset = check(LIBC.syscall(CREATE_RULESET, rules, size, 0))
-    for paths, rights in ((["/proc", *read], READ_RIGHTS), (write, everything)):
+    for paths, rights in (([*PROC, *read], READ_RIGHTS), (write, everything)):
         for path in paths:
             grant(ruleset, path, rights & everything)
     check(LIBC.syscall(RESTRICT_SELF, ruleset, 0))
@@ -158,6 +168,9 @@ def grant(ruleset, path, rights):
     check(LIBC.syscall(ADD_RULE, ruleset, 1, rule, 0))
     os.close(handle)
 
+
+# Of /proc only what describes the machine, and the process that will be the command.
+PROC = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys", "/proc/version")
 
 # Numbers of the system calls refused: x86_64, aarch64.
 REFUSED = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -119,8 +120,8 @@ def describe(layer: str) -> str:
 def kill_all() -> None:
     """Kill every child that is running now; their `run` calls return."""
     with _LOCK:
-        for child in list(_RUNNING):
-            _kill(child)
+        for child in _RUNNING:
+            child.kill()
 
 
 @cache
@@ -130,10 +131,6 @@ def landlock_abi() -> int:
         [sys.executable, "-I", "-S", "-E", str(CONFINE), "abi"], capture_output=True, text=True
     )
     return int(done.stdout or 0) if done.returncode == 0 else 0
-
-
-_RUNNING: set[subprocess.Popen[bytes]] = set()
-_LOCK = threading.Lock()
 
 
 def _command(
@@ -212,82 +209,78 @@ def _private_folder() -> Iterator[Path]:
 
 def _supervise(command: list[str], variables: Mapping[str, str], limits: Limits) -> Completed:
     started = time.monotonic()
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(variables),
-        cwd="/",
-        start_new_session=True,  # the terminal's Ctrl-C is the engine's to handle
-    )
+    child = _Child(command, variables)
     with _LOCK:
         _RUNNING.add(child)
     try:
         kept, timed_out = _listen(child, started + limits.wall_s, limits.output_bytes)
-        if timed_out:
-            _kill(child)
-        status, peak = _reap(child)
-    except BaseException:
-        _kill(child)
-        _reap(child)
-        raise
     finally:
+        child.kill()
         with _LOCK:
             _RUNNING.discard(child)
+        status, peak = child.reap()
     code = 128 - status if status > 128 else status  # both layers report signals as 128 + n
     out, err = (printable(k.text()) for k in kept)
     return Completed(code, out, err, timed_out, time.monotonic() - started, peak)
 
 
-def _listen(
-    child: subprocess.Popen[bytes], deadline: float, keep: int
-) -> tuple[tuple[_Kept, _Kept], bool]:
-    """Read both streams until they close or time is over."""
-    assert child.stdout is not None and child.stderr is not None
+def _listen(child: _Child, deadline: float, keep: int) -> tuple[tuple[_Kept, _Kept], bool]:
+    """Read both streams until the child has ended and they are closed, or time is over."""
     kept = (_Kept(keep), _Kept(keep))
-    with selectors.DefaultSelector() as watched, child.stdout, child.stderr:
-        for stream, into in zip((child.stdout, child.stderr), kept, strict=True):
+    with selectors.DefaultSelector() as watched:
+        for stream, into in zip(child.streams, kept, strict=True):
             watched.register(stream, selectors.EVENT_READ, into)
+        watched.register(child.handle, selectors.EVENT_READ)
         while watched.get_map():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return kept, True
             for key, _ in watched.select(remaining):
-                data = os.read(key.fd, 1 << 16)
-                if not data:
+                data = os.read(key.fd, 1 << 16) if key.data is not None else b""
+                if data:
+                    key.data.add(data)
+                else:
                     watched.unregister(key.fileobj)
-                key.data.add(data)
-        # Streams closed; a child that closed them and runs on still has the same deadline.
-        while not _ended(child) and time.monotonic() < deadline:
-            time.sleep(0.002)
-    return kept, not _ended(child)
+    return kept, False
 
 
-def _ended(child: subprocess.Popen[bytes]) -> bool:
-    """Whether the child is dead; it is left to be reaped."""
-    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+class _Child:
+    """A process and its pidfd: signals can never reach another process of the same number."""
+
+    def __init__(self, command: list[str], variables: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(variables),
+            cwd="/",
+            start_new_session=True,  # the terminal's Ctrl-C is the engine's to handle
+        )
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self.streams = (self._process.stdout, self._process.stderr)
+        self.handle = os.pidfd_open(self._process.pid)
+
+    def kill(self) -> None:
+        """Kill the whole tree: bwrap's by its namespace, otherwise the supervisor is asked to."""
+        for number, patience in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, number)
+            if select.select([self.handle], [], [], patience)[0]:
+                return
+
+    def reap(self) -> tuple[int, int]:
+        """Exit status (128 + n for signal n) and peak memory in bytes of the largest process."""
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = code = os.waitstatus_to_exitcode(status)
+        os.close(self.handle)
+        for stream in self.streams:
+            stream.close()
+        return (128 - code if code < 0 else code), usage.ru_maxrss * 1024
 
 
-def _reap(child: subprocess.Popen[bytes]) -> tuple[int, int]:
-    """Exit status (128 + n for signal n) and peak memory in bytes of the largest process."""
-    _, status, usage = os.wait4(child.pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    child.returncode = code
-    return (128 - code if code < 0 else code), usage.ru_maxrss * 1024
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill a child's whole tree: bwrap by its namespace, the supervisor when it is asked to."""
-    if child.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        child.send_signal(signal.SIGTERM)  # the supervisor kills its descendants, then ends
-    deadline = time.monotonic() + GRACE_S
-    while not _ended(child) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    with contextlib.suppress(ProcessLookupError):
-        child.kill()
+_RUNNING: set[_Child] = set()
+_LOCK = threading.Lock()
 
 
 class _Kept:
