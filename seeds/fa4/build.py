@@ -66,6 +66,29 @@ def compile(params, target):
     return forward.compile_cache[forward.compile_cache.last]
 
 
+def arguments(params, target):
+    """One call of the object: FA4's own order (`_flash_attn_fwd`'s call in interface.py).
+
+    The names are those of the kernel classes' `__call__`; the stream comes from the environment.
+    """
+    none = ("none",)
+    q, k, v = (("tensor", shape, "bfloat16") for shape in _qkv(params))
+    lse = ("tensor", (params["batch"], params["heads"], params["seqlen_q"]), "float32")
+    scale = ("float", params["head_dim"] ** -0.5)
+    optional = [none] * 8  # cu_seqlens and seqused of q and k, page table, window, learnable sink
+    aux = ("tuple", [none, none])
+    on_sm100 = target["family"] == "sm100"
+    return [
+        *(q, k, v, q, lse, scale),
+        *optional,
+        *([none] if on_sm100 else []),  # descale factors
+        none,  # block-sparse tensors
+        aux,
+        *([none] * (7 if on_sm100 else 2)),  # the scheduler's tensors
+        *([("int", params["seqlen_q"])] if on_sm100 else []),  # max_seqlen_q
+    ]
+
+
 class Asked(dict):
     """A compile cache that remembers which key was asked for last."""
 

@@ -8,10 +8,10 @@ edges without passing the header. Unreachable blocks belong to no loop.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-Flow = tuple[bool, int | None]  # (falls through, target address)
+Flow = tuple[bool, tuple[int, ...]]  # (falls through, addresses it may jump to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +56,21 @@ def analyse_flow(
     return blocks, _loops(edges, idom, order)
 
 
-def _leaders(flows: Sequence[Flow], where: dict[int, int]) -> list[int]:
+def _leaders(flows: Sequence[Flow], where: Mapping[int, int]) -> list[int]:
     leaders = {0}
-    for n, (falls, target) in enumerate(flows):
-        if target is not None and target in where:
-            leaders.add(where[target])
-        if (not falls or target is not None) and n + 1 < len(flows):
+    for n, (falls, targets) in enumerate(flows):
+        leaders.update(where[t] for t in targets if t in where)
+        if (targets or not falls) and n + 1 < len(flows):
             leaders.add(n + 1)
     return sorted(leaders)
 
 
-def _edges(flows: Sequence[Flow], where: dict[int, int], starts: list[int]) -> list[list[int]]:
+def _edges(flows: Sequence[Flow], where: Mapping[int, int], starts: list[int]) -> list[list[int]]:
     edges = []
     for n, stop in enumerate([*starts[1:], len(flows)]):
-        falls, target = flows[stop - 1]
+        falls, targets = flows[stop - 1]
         out = [n + 1] if falls and stop < len(flows) else []
-        if target is not None and target in where:
-            out.append(bisect_right(starts, where[target]) - 1)
+        out += [bisect_right(starts, where[t]) - 1 for t in targets if t in where]
         edges.append(list(dict.fromkeys(out)))
     return edges
 
@@ -128,11 +126,12 @@ def _predecessors(edges: list[list[int]], reachable: dict[int, int]) -> list[lis
 
 
 def _loops(edges: list[list[int]], idom: list[int], order: list[int]) -> tuple[Loop, ...]:
-    before = _predecessors(edges, {b: n for n, b in enumerate(order)})
+    rank = {b: n for n, b in enumerate(order)}
+    before = _predecessors(edges, rank)
     latches: dict[int, list[int]] = {}
     for b in order:
         for header in edges[b]:
-            if header in _chain(b, idom):
+            if rank[header] <= rank[b] and header in _chain(b, idom):
                 latches.setdefault(header, []).append(b)
     bodies = {h: _body(h, ends, before) for h, ends in latches.items()}
     headers = sorted(bodies, key=lambda h: (-len(bodies[h]), h))
