@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parent.parent / "engine" / "avo_cute"
 LAYERS = {
     0: {"errors", "records", "config", "trailers", "stats", ""},
-    1: {"repo", "seed", "lineage", "workspace"},
-    2: {"task", "target", "gpu", "sandbox", "build", "knobs", "estimate", "score"},
+    1: {"repo", "seed", "lineage", "history", "runs", "runlock", "workspace", "globs", "treefiles"},
+    2: {"task", "target", "gpu", "sandbox", "confine", "build", "knobs", "patterns", "estimate", "score"},
     3: {"operators"},
     4: {"recording", "run", "plan", "once", "executor", "evolve"},
     5: {"cli"},

@@ -15,9 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Literal
 
-from .operators import Operator
+from .errors import BadInput
+from .operators import OneByOne, Operator
 from .run import Run
+from .score import Bench
 
 
 def evolve(run: Run, operator: Operator, limits: Limits) -> str:
@@ -30,6 +33,19 @@ def evolve(run: Run, operator: Operator, limits: Limits) -> str:
             if not more:
                 return "nothing left to try: every legal combination of the knobs was proposed"
     return ended
+
+
+def make_operator(name: str, bench: Bench, strategy: Literal["tpe", "random"], seed: int) -> Operator:
+    """The operator called `name`; `auto` is `search`, which needs neither key nor model."""
+    if name not in ("auto", "search"):
+        raise BadInput(f"unknown operator {name!r}: use search")
+    from .operators.search import SearchOperator
+
+    knobs = bench.task.knobs
+    workloads = bench.workloads
+    return OneByOne(
+        SearchOperator(knobs.KNOBS, knobs.check, bench.target, workloads, strategy, seed)
+    )
 
 
 @dataclass(slots=True)

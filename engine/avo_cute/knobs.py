@@ -35,10 +35,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal
 
 from .errors import BadInput
-from .patterns import SLOT, find, matches, normal, pattern_of
+from .patterns import SLOT, Places, expression_of, matches, normal, pattern_of
 from .records import Target, Workload
 
 
@@ -112,10 +113,13 @@ def apply(
     if missing := sorted(set(changes) - set(slots)):
         raise BadInput(f"this source has no place for {', '.join(missing)}")
     by_file: dict[str, dict[Slot, str]] = {}
-    for knob in knobs:
-        if knob.name in changes and not _same(slots[knob.name].value, changes[knob.name]):
-            slot = slots[knob.name]
-            by_file.setdefault(knob.file, {})[slot] = changes[knob.name]
+    for name, value in changes.items():
+        try:
+            value = _contained(value)
+        except ValueError as error:
+            raise BadInput(f"{name}: {error}") from None
+        if not _same(slots[name].value, value):
+            by_file.setdefault(slots[name].knob.file, {})[slots[name]] = value
     return {file: _rewrite(file, files[file], edits) for file, edits in by_file.items()}
 
 
@@ -147,16 +151,16 @@ def _slots_in(data: bytes, knobs: tuple[Knob, ...]) -> tuple[Slot, ...]:
         module = ast.parse(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-    lines = _line_starts(data)
-    return tuple(filter(None, (_slot(knob, module, data, lines) for knob in knobs)))
+    places, lines = Places(module), _line_starts(data)
+    return tuple(filter(None, (_slot(knob, places, data, lines) for knob in knobs)))
 
 
-def _slot(knob: Knob, module: ast.Module, data: bytes, lines: list[int]) -> Slot | None:
+def _slot(knob: Knob, places: Places, data: bytes, lines: list[int]) -> Slot | None:
     site = knob.site
-    found = find(module, site.scope, site.pattern)
+    found = places.find(site.scope, site.pattern)
     if len(found) != site.count:
         return None
-    node, parent = found[site.index]
+    node = found[site.index]
     start, end = _span(node, lines)
     text = data[start:end].decode("utf-8", "replace")
     try:
@@ -166,7 +170,8 @@ def _slot(knob: Knob, module: ast.Module, data: bytes, lines: list[int]) -> Slot
     except ValueError:
         return None
     value = _inside(knob, text)
-    return None if value is None else Slot(knob, start, end, _is_closed(parent), value)
+    closed = not isinstance(places.parent(site.scope, node), _OPEN)
+    return None if value is None else Slot(knob, start, end, closed, value)
 
 
 def _inside(knob: Knob, text: str) -> str | None:
@@ -174,7 +179,7 @@ def _inside(knob: Knob, text: str) -> str | None:
     branch = _branch(knob, text)
     if not knob.part:
         return normal(branch)
-    found = matches(knob.part, _expression(branch))
+    found = matches(knob.part, expression_of(branch))
     return None if found is None else ast.unparse(found)
 
 
@@ -190,7 +195,7 @@ def _rewrite(file: str, data: bytes, edits: Mapping[Slot, str]) -> bytes:
         text = data[start:end].decode()
         for slot in slots:
             text = _compose(slot.knob, text, edits[slot])
-        if not slots[0].closed and not isinstance(_expression(text), _ATOMS):
+        if not slots[0].closed and not isinstance(expression_of(text), _ATOMS):
             text = f"({text})"
         data, limit = data[:start] + text.encode() + data[end:], start
     try:
@@ -202,12 +207,8 @@ def _rewrite(file: str, data: bytes, edits: Mapping[Slot, str]) -> bytes:
 
 def _compose(knob: Knob, text: str, value: str) -> str:
     """The site's expression `text` after the knob was set to `value`."""
-    try:
-        value = _contained(value)
-    except ValueError as error:
-        raise BadInput(f"{knob.name}: {error}") from None
     branch = _branch(knob, text)
-    found = matches(knob.part, _expression(branch)) if knob.part else None
+    found = matches(knob.part, expression_of(branch)) if knob.part else None
     if found is not None:
         start, end = _span(found, _line_starts(branch.encode(), -1))
         value = (branch.encode()[:start] + value.encode() + branch.encode()[end:]).decode()
@@ -218,6 +219,8 @@ def _compose(knob: Knob, text: str, value: str) -> str:
     if _same(value, other):
         return value
     first, second = (value, other) if positive else (other, value)
+    if isinstance(expression_of(first), (ast.IfExp, ast.Lambda)):
+        first = f"({first})"
     return f"{first} if {condition} else {second}"
 
 
@@ -226,7 +229,7 @@ def _branch(knob: Knob, text: str) -> str:
 
 
 def _branch_text(text: str, condition: str, positive: bool) -> str:
-    node = _expression(text)
+    node = expression_of(text)
     if not (isinstance(node, ast.IfExp) and _same(ast.unparse(node.test), condition)):
         return text
     return ast.unparse(node.body if positive else node.orelse)
@@ -244,12 +247,8 @@ _OPEN = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Attribu
 def _contained(value: str) -> str:
     """`value` in a form that stays one expression wherever one may stand."""
     plain = normal(value)
-    bare = isinstance(_expression(value), (ast.Tuple, ast.NamedExpr, ast.Yield, ast.GeneratorExp))
+    bare = isinstance(expression_of(value), (ast.Tuple, ast.NamedExpr, ast.Yield, ast.GeneratorExp))
     return plain if bare or "\n" in value or "#" in value else value.strip()
-
-
-def _is_closed(parent: ast.AST) -> bool:
-    return not isinstance(parent, _OPEN)
 
 
 def _is_slot(node: ast.AST) -> bool:
@@ -260,12 +259,9 @@ def _same(one: str, other: str) -> bool:
     return normal(one) == normal(other)
 
 
-def _expression(text: str) -> ast.expr:
-    return ast.parse(f"({text}\n)", mode="eval").body
-
-
 def _line_starts(data: bytes, first: int = 0) -> list[int]:
-    return [first, *(i + 1 for i, byte in enumerate(data) if byte == 0x0A)]
+    lengths = (len(line) + 1 for line in data.split(b"\n")[:-1])
+    return list(accumulate(lengths, initial=first))
 
 
 def _span(node: ast.expr, lines: list[int]) -> tuple[int, int]:

@@ -54,7 +54,7 @@ def record_once(
     run = resume(lineage, name, wanted, spread, watch)
     with lineage.lock():
         run.begin()
-        return _record(run, directory, Proposal(subject, body))
+        return _record(run, directory, Proposal(subject, body, {}))
 
 
 def _record(run: Run, directory: Path, proposal: Proposal) -> Attempt:

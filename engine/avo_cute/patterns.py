@@ -1,28 +1,49 @@
 """Match a piece of Python with a hole against a syntax tree, by structure.
 
-The pattern language is described in `knobs`. `find` gives every place where a pattern fits.
+The pattern language is described in `knobs`. `Places` finds where a pattern fits;
+`value_of` computes a constant expression without running any code of a candidate.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 SLOT = "SLOT"
 
 
-def find(module: ast.Module, scope: str, pattern: str) -> list[tuple[ast.expr, ast.AST]]:
-    """Every expression that fills the hole of `pattern` in `scope`, each with its parent node.
+class Places:
+    """A module's nodes, ready to be searched with many patterns."""
 
-    `scope` is a dotted path of definitions ("" for the module); nested ones are not entered. A
-    scope that is not there, or is there twice, holds nothing.
-    """
-    owner = _scope(module, scope)
-    if owner is None:
-        return []
-    slots = [slot for node in _own_nodes(owner) if (slot := matches(pattern, node)) is not None]
-    return [(slot, _parent(owner, slot)) for slot in slots]
+    def __init__(self, module: ast.Module) -> None:
+        self._module = module
+        self._by_scope: dict[str, dict[type, list[ast.AST]]] = {}
+
+    def find(self, scope: str, pattern: str) -> list[ast.expr]:
+        """Every expression that fills the hole of `pattern` in `scope`, in source order.
+
+        `scope` is a dotted path of definitions ("" for the module); nested ones are not entered.
+        A scope that is not there, or is there twice, holds nothing.
+        """
+        nodes = self._nodes(scope).get(type(pattern_of(pattern)), [])
+        return [slot for node in nodes if (slot := matches(pattern, node)) is not None]
+
+    def parent(self, scope: str, slot: ast.expr) -> ast.AST:
+        """The node that holds `slot`, one that `find` gave for this scope."""
+        nodes = [n for of_type in self._nodes(scope).values() for n in of_type]
+        return next(n for n in nodes if any(child is slot for child in ast.iter_child_nodes(n)))
+
+    def _nodes(self, scope: str) -> dict[type, list[ast.AST]]:
+        if scope not in self._by_scope:
+            owner = _scope(self._module, scope)
+            by_type: dict[type, list[ast.AST]] = {}
+            for node in () if owner is None else _own_nodes(owner):
+                by_type.setdefault(type(node), []).append(node)
+            self._by_scope[scope] = by_type
+        return self._by_scope[scope]
 
 
 def matches(pattern: str, node: ast.AST) -> ast.expr | None:
@@ -44,10 +65,34 @@ def pattern_of(text: str) -> ast.AST:
 @lru_cache(maxsize=8192)
 def normal(expression: str) -> str:
     """An expression as `ast.unparse` writes it, for comparison. ValueError if it is not one."""
+    return ast.unparse(expression_of(expression))
+
+
+def expression_of(text: str) -> ast.expr:
+    """The tree of one expression, which may span lines; positions are those after a "(".
+
+    ValueError if it is not one.
+    """
     try:
-        return ast.unparse(ast.parse(f"({expression}\n)", mode="eval"))
-    except (SyntaxError, ValueError):
-        raise ValueError(f"not a Python expression: {expression!r}") from None
+        # Between brackets only a balanced text gives a list: "1) + (2" and "" are none.
+        balanced = ast.parse(f"[{text}\n]", mode="eval").body
+        if isinstance(balanced, ast.List) and balanced.elts:
+            return ast.parse(f"({text}\n)", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    raise ValueError(f"not a Python expression: {text!r}")
+
+
+Value = int | float | bool | tuple["Value", ...]
+
+
+def value_of(expression: str, names: Mapping[str, Value] | None = None) -> Value | None:
+    """The value of an expression of numbers, tuples, operators and `names`; None for any other."""
+    try:
+        value: Value = _value(expression_of(expression), names or {})
+    except (ValueError, TypeError, ArithmeticError, KeyError, RecursionError):
+        return None
+    return value
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -168,14 +213,51 @@ def _scope(module: ast.Module, path: str) -> ast.AST | None:
 
 
 def _own_nodes(owner: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below `owner` in source order; a nested definition is one node, not entered."""
-    for child in ast.iter_child_nodes(owner):
-        yield child
-        if not isinstance(child, _DEFINITIONS):
-            yield from _own_nodes(child)
+    """The nodes below `owner` in source order; a nested definition is one node, not entered
+    except for its signature, where defaults are evaluated outside of it."""
+    waiting = [*ast.iter_child_nodes(owner)][::-1]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, _DEFINITIONS):
+            signature = getattr(node, "args", None)
+            waiting.extend([signature] if signature is not None else [])
+        else:
+            waiting.extend([*ast.iter_child_nodes(node)][::-1])
 
 
-def _parent(owner: ast.AST, node: ast.AST) -> ast.AST:
-    return next(
-        parent for parent in ast.walk(owner) for n in ast.iter_child_nodes(parent) if n is node
-    )
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.USub: operator.neg, ast.Not: operator.not_, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+
+
+def _value(node: ast.expr, names: Mapping[str, Value]) -> Any:
+    """Raises one of the errors that `value_of` catches where a node is of another kind."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() as constant):
+            return constant
+        case ast.Name(id=name):
+            return names[name]
+        case ast.Tuple(elts=items):
+            return tuple(_value(item, names) for item in items)
+        case ast.UnaryOp(op=op, operand=operand):
+            return _OPERATORS[type(op)](_number(operand, names))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_number(left, names), _number(right, names))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _OPERATORS[type(op)](_number(left, names), _number(right, names))
+        case ast.BoolOp(op=op, values=operands):
+            return (all if isinstance(op, ast.And) else any)(_value(o, names) for o in operands)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _value(body if _value(test, names) else orelse, names)
+    raise ValueError(type(node).__name__)
+
+
+def _number(node: ast.expr, names: Mapping[str, Value]) -> int | float:
+    value = _value(node, names)
+    if not isinstance(value, int | float):
+        raise TypeError("operators are for numbers only")  # a tuple times a number can be endless
+    return value

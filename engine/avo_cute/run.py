@@ -19,10 +19,11 @@ from typing import Protocol
 from . import workspace
 from .errors import BadInput
 from .lineage import AttemptDraft, Lineage
-from .operators import Proposal
+from .operators import Candidate, Proposal
 from .recording import Origin, body, subject, trailers
 from .records import Attempt, Status, Verdict
 from .score import Bench, Standing, judge_tree, standing_of
+from .treefiles import TreeFiles
 
 SESSION_ATTEMPTS = 16  # a session without success ends here; the next starts from the same parent
 MILESTONE_STEP = 0.01  # a tag at every further whole percent over the seed
@@ -148,50 +149,34 @@ class Run:
 class OpenSession:
     """One session of an operator: see `operators.Session`."""
 
-    def __init__(
-        self, run: Run, folder: Path, operator: str, stop: Callable[[], bool]
-    ) -> None:
+    def __init__(self, run: Run, folder: Path, operator: str, stop: Callable[[], bool]) -> None:
         self.run, self.folder, self.operator, self._stop = run, folder, operator, stop
         self.number = run.sessions
-        self.parent = run.lineage.head(run.name)
-        self.parent_tree = run.lineage.tree(self.parent)
+        self.commit = run.lineage.head(run.name)
+        tree = run.lineage.tree(self.commit)
+        self.parent = Candidate(tree, TreeFiles(run.lineage.repo, tree))
         self.tried: list[Attempt] = []
         self._written: set[str] = set()
         self._transcript: list[str] = []
-        workspace.export(run.lineage.repo, self.parent_tree, folder)
+        workspace.export(run.lineage.repo, tree, folder)
 
-    @property
     def history(self) -> Sequence[Attempt]:
         return self.run.lineage.attempts(self.run.name)
 
-    def read(self, path: str) -> bytes:
-        """A file of the parent; KeyError where it has none of that name."""
-        return self.run.lineage.read(self.parent_tree, path)
-
-    def write(self, files: Mapping[str, bytes]) -> None:
-        """Make the workspace the parent with these files changed."""
-        for path in self._written - set(files):
-            (self.folder / path).write_bytes(self.read(path))
-        for path, data in files.items():
-            (self.folder / path).write_bytes(data)
-        self._written = set(files)
-
     def evaluate(self, proposal: Proposal) -> Attempt:
         """Judge and record what is in the workspace now."""
-        task = self.run.bench.task
+        self._write(proposal.files)
+        settings, repo = self.run.bench.task.settings, self.run.lineage.repo
         tree = workspace.read_back(
-            self.run.lineage.repo,
-            self.parent_tree,
-            self.folder,
-            task.settings.editable,
-            task.settings.max_file_bytes,
+            repo, self.parent.tree, self.folder, settings.editable, settings.max_file_bytes
         ).tree
-        self.run.watch.phase(f"attempt {self.run.lineage.next_number(self.run.name)}: {proposal.subject}")
-        verdict = judge_tree(self.run.lineage.repo, tree, self.run.bench, self.run.standing)
-        attempt = self.run.record(self.parent, tree, proposal, verdict, self.operator)
+        number = self.run.lineage.next_number(self.run.name)
+        self.run.watch.phase(f"attempt {number}: {proposal.subject}")
+        verdict = judge_tree(repo, tree, self.run.bench, self.run.standing)
+        attempt = self.run.record(self.commit, tree, proposal, verdict, self.operator)
         self.tried.append(attempt)
-        self._note({"proposed": proposal.subject, "why": proposal.body})
-        self._note({"attempt": attempt.number, "status": attempt.status, "seen": verdict.reason})
+        told = {"proposed": proposal.subject, "why": proposal.body, "attempt": attempt.number}
+        self._transcript.append(json.dumps({**told, "status": attempt.status, "seen": verdict.reason}))
         return attempt
 
     def over(self) -> bool:
@@ -206,9 +191,13 @@ class OpenSession:
             files = {"transcript.jsonl": text.encode()}
             self.run.lineage.record_transcript(self.run.name, self.number, files)
 
-    def _note(self, entry: Mapping[str, object]) -> None:
-        self._transcript.append(json.dumps(entry))
+    def _write(self, files: Mapping[str, bytes]) -> None:
+        """Make the workspace the parent with these files; what an operator edited itself stays."""
+        for path in self._written - set(files):
+            (self.folder / path).write_bytes(self.parent.files[path])
+        for path, data in files.items():
+            (self.folder / path).write_bytes(data)
+        self._written = set(files)
 
 
-START = Proposal("Baseline: the source this run starts from", "")
-
+START = Proposal("Baseline: the source this run starts from", "", {})

@@ -88,7 +88,7 @@ def evaluate(source: Source, bench: Bench, standing: Standing | None) -> Verdict
         if name in standing.facts
         for line in signals(new, standing.facts[name])
     )
-    return replace(decided, **_kept(verdict), signals=warnings)
+    return replace(decided, **_kept(verdict), signals=(*verdict.signals, *warnings))
 
 
 def decide(estimates: Sequence[Estimate], artifact: str, standing: Standing) -> Verdict:
@@ -98,6 +98,11 @@ def decide(estimates: Sequence[Estimate], artifact: str, standing: Standing) -> 
     same against the high-water mark.
     """
     cycles = {e.workload: e.cycles for e in estimates}
+    if set(cycles) != set(standing.baseline):
+        missing = ", ".join(sorted(set(standing.baseline) ^ set(cycles)))
+        return Verdict(Status.AUDIT_FAILED, f"no estimate that can be compared for {missing}")
+    if unsound := [w for w, c in cycles.items() if not (math.isfinite(c) and c > 0)]:
+        return Verdict(Status.AUDIT_FAILED, f"an impossible estimate for {', '.join(unsound)}")
     score = geomean([standing.baseline[w] / c for w, c in cycles.items()])
     gains = {w: standing.high_water[w] / c for w, c in cycles.items()}
     gain = geomean(list(gains.values()))
@@ -185,6 +190,7 @@ def _judge(source: Source, bench: Bench) -> Verdict:
         estimates=tuple(e for r in passed for e in r.estimates),
         facts={a.workload.name: a.facts for a in artifacts},
         launches={a.workload.name: a.launches for a in artifacts},
+        signals=tuple(line for r in passed for line in r.signals),
     )
 
 

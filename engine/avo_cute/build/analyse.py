@@ -20,12 +20,12 @@ from ..estimate import Work, estimate
 from ..records import Artifact, Estimate, Facts, Failure, Launch, Status, Workload
 from ..task import Task
 from . import BuildRequest, build_class
-from .audit import Violation, audit
+from .audit import Violation, audit, unchecked_descriptors
 from .cache import Cache, digest
 from .elf import read_cubin, read_object
 from .facts import facts
 from .launch import launches, parse_arguments
-from .sass import Kernel, disassemble
+from .sass import disassemble
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class ClassResult:
 
     artifacts: tuple[Artifact, ...]
     estimates: tuple[Estimate, ...]
+    signals: tuple[str, ...]  # worth a look, decides nothing
 
 
 def judge_class(request: BuildRequest) -> ClassResult | Failure:
@@ -45,18 +46,20 @@ def judge_class(request: BuildRequest) -> ClassResult | Failure:
     for workload in request.workloads:
         sharing.setdefault(built[workload.name], []).append(workload)
     results: dict[str, tuple[Artifact, Estimate]] = {}
+    signals: list[str] = []
     for path, workloads in sharing.items():
         data = path.read_bytes()
         judged = _judge_object(request, data, workloads)
         if isinstance(judged, Failure):
             return judged
+        signals += [f"{workloads[0].name}: {line}" for line in judged.signals]
         for w in workloads:
             artifact = Artifact(
                 w, path, sha256(data).hexdigest(), judged.facts, judged.launches[w.name]
             )
             results[w.name] = (artifact, judged.estimates[w.name])
     pairs = [results[w.name] for w in request.workloads]
-    return ClassResult(tuple(a for a, _ in pairs), tuple(e for _, e in pairs))
+    return ClassResult(tuple(a for a, _ in pairs), tuple(e for _, e in pairs), tuple(signals))
 
 
 def evaluator_id(task: Task) -> str:
@@ -69,6 +72,7 @@ class _Judged:
     facts: Facts
     launches: Mapping[str, tuple[Launch, ...]]  # by workload name
     estimates: Mapping[str, Estimate]
+    signals: tuple[str, ...]
 
 
 _ADAPTER: TypeAdapter[_Judged | Failure] = TypeAdapter(_Judged | Failure)
@@ -115,7 +119,8 @@ def _analyse(
         work = Work(task.reference.flops(w.params), task.reference.bytes(w.params))
         all_launches[w.name] = found
         estimates[w.name] = estimate(w, kernels, found, target, work)
-    return _Judged(facts(obj.cubin, kernels), all_launches, estimates)
+    unchecked = unchecked_descriptors(kernels)
+    return _Judged(facts(obj.cubin, kernels), all_launches, estimates, unchecked)
 
 
 def _refusal(violations: Sequence[Violation], workload: Workload) -> Failure:

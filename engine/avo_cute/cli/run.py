@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -14,7 +14,6 @@ from . import options as o
 
 if TYPE_CHECKING:
     from ..executor import LocalExecutor
-    from ..operators import Operator
 
 
 @click.command(
@@ -72,16 +71,15 @@ def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) 
 @o.unsafe
 @o.as_json
 def evolve(lineage_path: Path, task: str | None, target: str | None, run_name: str | None,
-           group: str | None, operator: str, strategy: str, attempts: int | None,
+           group: str | None, operator: str, strategy: Literal["tpe", "random"], attempts: int | None,
            hours: float | None, seed: int, from_rev: str | None, jobs: int, executor: str,
            unsafe: bool, as_json: bool) -> None:
     """Evolve: the main job. Resumes the run it finds, creates what is missing.
 
     Ctrl-C once finishes the attempt in hand, twice stops at once; nothing recorded is lost.
     """
-    from ..evolve import Limits
+    from ..evolve import Limits, make_operator
     from ..evolve import evolve as engine
-    from ..operators.search import SearchOperator
     from ..plan import Wanted, open_run
     from .show import Progress, print_outcome
 
@@ -89,7 +87,7 @@ def evolve(lineage_path: Path, task: str | None, target: str | None, run_name: s
     with Progress(quiet=as_json) as watch, building(jobs) as pool:
         run = open_run(wanted, pool.map, watch)
         with run.lineage.lock():
-            who: Operator = SearchOperator(run.bench.task.knobs, run.bench, strategy, seed)
+            who = make_operator(operator, run.bench, strategy, seed)
             ended = engine(run, who, Limits(attempts, hours))
     print_outcome(run, ended, as_json)
 
@@ -147,10 +145,14 @@ def record(directory: Path, message: str, lineage_path: Path, run_name: str | No
 def building(jobs: int) -> Iterator[LocalExecutor]:
     """An executor that is closed in the end, whatever happens."""
     from ..executor import LocalExecutor
+    from ..sandbox import kill_all
 
     pool = LocalExecutor(jobs)
     try:
         yield pool
+    except BaseException:
+        kill_all()  # a second Ctrl-C, or a failing machine: nobody waits for builds
+        raise
     finally:
         pool.close()
 

@@ -1,7 +1,8 @@
 """Operators: who varies. An operator runs one session from a parent and may try many candidates.
 
-The operator proposes; the engine judges, decides and commits. Adding an operator means writing a
-class with a `name` and a `vary` method and naming it in `evolve.make_operator`.
+The operator proposes; the engine judges, decides and commits. To an operator the engine is a
+`Session`: a workspace that starts as the parent, and one door to the score. `OneByOne` makes an
+operator of anything that turns a parent and a history into one proposal after the other.
 """
 
 from __future__ import annotations
@@ -15,19 +16,28 @@ from ..records import Attempt
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """What an operator says about the candidate it left in the workspace.
+class Candidate:
+    """A tree to start from: `files` maps paths (relative, "/") to contents and may be lazy."""
 
-    `subject` is imperative and without the task's prefix; `body` holds hypothesis, prediction and
-    what was changed. Both are untrusted text.
+    tree: str  # git's id of it
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change, and what its author says about it; both are untrusted.
+
+    `files` holds the changed files, if they are not in the workspace already. `subject` is
+    imperative and has no prefix; `body` says hypothesis, prediction and what changed.
     """
 
     subject: str
     body: str
+    files: Mapping[str, bytes]
 
 
 class Session(Protocol):
-    """What an operator gets: a workspace that starts as the parent, and one door to the score."""
+    """What an operator gets from the engine."""
 
     @property
     def folder(self) -> Path:
@@ -35,20 +45,20 @@ class Session(Protocol):
         ...
 
     @property
-    def history(self) -> Sequence[Attempt]:
-        """Every attempt of the run so far, oldest first."""
+    def parent(self) -> Candidate:
+        """The incumbent this session started from."""
         ...
 
-    def write(self, files: Mapping[str, bytes]) -> None:
-        """Make the workspace the parent with these files changed."""
+    def history(self) -> Sequence[Attempt]:
+        """Every attempt of the run so far, oldest first; read from the lineage at each call."""
         ...
 
     def evaluate(self, proposal: Proposal) -> Attempt:
-        """Judge and record what is in the workspace now; the attempt says how it ended."""
+        """Judge and record the workspace, after writing the proposal's files over the parent's."""
         ...
 
     def over(self) -> bool:
-        """True once a candidate was accepted, or a limit of the run was reached."""
+        """True once a candidate was accepted, the session is spent, or the run must stop."""
         ...
 
 
@@ -60,3 +70,32 @@ class Operator(Protocol):
     def vary(self, session: Session) -> bool:
         """Try candidates until the session is over; False when there is nothing left to try."""
         ...
+
+
+class Proposer(Protocol):
+    """Proposes the next change, or None when it has nothing left to try from this parent."""
+
+    name: str
+
+    def propose(self, parent: Candidate, history: Sequence[Attempt]) -> Proposal | None: ...
+
+    def observe(self, attempt: Attempt) -> None: ...
+
+
+class OneByOne:
+    """An operator that evaluates one proposal after the other; reads the history once."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self.name = proposer.name
+        self._proposer = proposer
+        self._informed = False
+
+    def vary(self, session: Session) -> bool:
+        history: Sequence[Attempt] = () if self._informed else session.history()
+        while not session.over():
+            proposal = self._proposer.propose(session.parent, history)
+            self._informed, history = True, ()
+            if proposal is None:
+                return False
+            self._proposer.observe(session.evaluate(proposal))
+        return True

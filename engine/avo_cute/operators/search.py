@@ -1,0 +1,160 @@
+"""The search operator: no model, no key, only knobs. Uniform mutation, or a TPE sampler.
+
+What it knows is in the lineage: every proposal's body carries its knobs' values on one line, from
+which a resumed run rebuilds the same state. One seed and one history give one proposal.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice, product
+from typing import ClassVar, Literal
+
+from avo_cute.knobs import Knob, apply, read
+from avo_cute.patterns import normal
+from avo_cute.records import Attempt, Status, Target, Workload
+
+from . import Candidate, Proposal
+from .prose import body_of, subject_of
+from .tpe import Tpe
+
+Values = Mapping[str, str]
+Check = Callable[[Values, Target], list[str]]
+
+_SIZES = (1, 1, 1, 2, 2, 3)  # knobs in one proposal: most commits should read as one idea
+_DRAWS = 200  # random mutations that may be refused before neighbours are listed one by one
+_LISTED = 4_000  # neighbours looked at before the space counts as exhausted
+_STARTUP = 10  # attempts before the sampler has something to learn from
+
+
+@dataclass
+class SearchOperator:
+    """Proposes legal assignments of the knobs that no attempt of the history has tried.
+
+    `random` draws uniformly among mutations of one to three knobs of the parent; it is the
+    baseline that the others are to beat. `tpe` mutates the knobs that a Tree-structured Parzen
+    Estimator (Bergstra et al., NeurIPS 2011) would set otherwise than the parent has them.
+    """
+
+    knobs: Sequence[Knob]
+    check: Check
+    target: Target
+    workloads: Sequence[Workload]
+    strategy: Literal["tpe", "random"] = "tpe"
+    seed: int = 0
+    name: ClassVar[str] = "search"
+
+    _seen: set[str] = field(default_factory=set, init=False)  # commits
+    _tried: set[str] = field(default_factory=set, init=False)  # assignments
+    _scores: dict[str, float] = field(default_factory=dict, init=False)  # by commit
+
+    def __post_init__(self) -> None:
+        self._active = tuple(k for k in self.knobs if k.applies(self.target, self.workloads))
+        self._tpe = Tpe(self._active)
+
+    def propose(self, parent: Candidate, history: Sequence[Attempt]) -> Proposal | None:
+        """The next untried assignment near the parent; None when there is none left."""
+        for attempt in history:
+            self.observe(attempt)
+        values = read(self._active, parent.files)
+        self._tried.add(_key(values))
+        for changes in self._mutations(values):
+            after = {**values, **{name: normal(value) for name, value in changes.items()}}
+            if _key(after) not in self._tried and not self.check(after, self.target):
+                return self._proposal(parent, values, changes)
+        return None
+
+    def observe(self, attempt: Attempt) -> None:
+        """Learn from one attempt; the same one again, and a machine's failure, change nothing."""
+        if attempt.commit in self._seen or attempt.status is Status.INFRA_ERROR:
+            return
+        self._seen.add(attempt.commit)
+        before = self._scores.get(attempt.parent, 1.0)  # scores are speed-ups over the seed
+        score = attempt.score
+        if score is None and attempt.status in (Status.NO_CHANGE, Status.EQUAL):
+            score = before
+        if score is not None:
+            self._scores[attempt.commit] = score
+        assignment = assignment_of(attempt.body)
+        if assignment is not None:
+            values, old = assignment
+            self._tried |= {_key(values), _key({**values, **old})}
+            new = {name: values[name] for name in old if name in values}
+            self._tpe.add(new, old, (score or 0.0) / (before or 1.0))
+
+    def _mutations(self, values: Values) -> Iterator[dict[str, str]]:
+        """Changes to try, best guess first; lazily, because the first is mostly good."""
+        rng = random.Random(f"{self.seed} {len(self._seen)} {_key(values)}")
+        others = {
+            knob.name: options
+            for knob in self._active
+            if knob.name in values
+            and (options := [c for c in knob.choices if normal(c) != values[knob.name]])
+        }
+        if not others:
+            return
+        if self.strategy == "tpe" and len(self._tpe) >= _STARTUP:
+            yield from _subsets(self._tpe.suggest(values, rng.getrandbits(32)), rng)
+        for _ in range(_DRAWS):
+            names = rng.sample(sorted(others), min(rng.choice(_SIZES), len(others)))
+            yield {name: rng.choice(others[name]) for name in names}
+        yield from islice(_neighbours(others, rng), _LISTED)
+
+    def _proposal(self, parent: Candidate, values: Values, changes: dict[str, str]) -> Proposal:
+        changed = tuple(knob for knob in self._active if knob.name in changes)
+        classes = sorted({w.class_name for w in self.workloads})
+        body = body_of(changed, values, changes, classes)
+        return Proposal(
+            files=apply(changed, parent.files, changes),
+            subject=subject_of(changed, changes),
+            body=f"{body}\n\n{_line(values, changes)}\n",
+        )
+
+
+def assignment_of(body: str) -> tuple[dict[str, str], dict[str, str]] | None:
+    """What a commit's body says: values of all knobs, and those of the changed ones before."""
+    found = re.search(r"^[ ]*knobs (\{.*\})[ ]*$", body, re.MULTILINE)
+    if found is None:
+        return None
+    try:
+        line = json.loads(found[1])
+        values, before = line["values"], line["before"]
+        assert all(isinstance(v, str) for v in (*values.values(), *before.values()))
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, AssertionError):
+        return None  # the message is untrusted text
+    return values, before
+
+
+def _line(values: Values, changes: Values) -> str:
+    """One line with a leading space, so that git takes it neither for a trailer nor for prose."""
+    after = {**values, **{name: normal(value) for name, value in changes.items()}}
+    before = {name: values[name] for name in changes}
+    return f" knobs {json.dumps({'values': after, 'before': before}, sort_keys=True)}"
+
+
+def _key(values: Values) -> str:
+    return json.dumps(values, sort_keys=True)
+
+
+def _subsets(wanted: Mapping[str, str], rng: random.Random) -> Iterator[dict[str, str]]:
+    """Parts of what the sampler wants changed, of one to three knobs, in random order."""
+    names = sorted(wanted)
+    for _ in range(_DRAWS if names else 0):
+        chosen = rng.sample(names, min(rng.choice(_SIZES), len(names)))
+        yield {name: wanted[name] for name in chosen}
+
+
+def _neighbours(
+    others: Mapping[str, Sequence[str]], rng: random.Random
+) -> Iterator[dict[str, str]]:
+    """Every assignment by distance from the parent: all of one knob, then all of two, …"""
+    names = sorted(others)
+    rng.shuffle(names)
+    for size in range(1, len(names) + 1):
+        for chosen in combinations(names, size):
+            for values in product(*(others[name] for name in chosen)):
+                yield dict(zip(chosen, values, strict=True))

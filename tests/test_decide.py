@@ -1,0 +1,87 @@
+"""The static decision: accepted only if better than the high-water mark and worse nowhere."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from avo_cute.records import Estimate, Status
+from avo_cute.score import STATIC_MARGIN, Standing, decide
+
+
+def estimates(**cycles):
+    return [Estimate(name, value, "tensor", {}) for name, value in cycles.items()]
+
+
+def standing(high_water=None, **kwargs):
+    baseline = {"a": 100.0, "b": 200.0}
+    return Standing(baseline, high_water or baseline, "incumbent", **kwargs)
+
+
+def test_better_is_accepted_and_scored_against_both():
+    verdict = decide(estimates(a=50, b=100), "new", standing({"a": 80.0, "b": 160.0}))
+    assert verdict.status is Status.ACCEPTED
+    assert verdict.score == pytest.approx(2.0)
+    assert verdict.gain == pytest.approx(1.6)
+
+
+def test_better_than_the_seed_but_not_than_the_best_is_rejected():
+    verdict = decide(estimates(a=90, b=180), "new", standing({"a": 80.0, "b": 160.0}))
+    assert verdict.status is Status.REJECTED
+    assert verdict.score > 1 > verdict.gain
+
+
+def test_a_mean_gain_does_not_buy_a_loss_of_more_than_one_percent():
+    verdict = decide(estimates(a=90, b=203), "new", standing())
+    assert verdict.status is Status.REJECTED
+    assert "b loses 1.5%" in verdict.reason
+    assert decide(estimates(a=90, b=201), "new", standing()).status is Status.ACCEPTED
+
+
+def test_noise_of_the_model_is_equal():
+    assert decide(estimates(a=99.99, b=199.99), "new", standing()).status is Status.EQUAL
+
+
+def test_the_same_objects_are_no_change():
+    assert decide(estimates(a=100, b=200), "incumbent", standing()).status is Status.NO_CHANGE
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [(Status.REJECTED, Status.REJECTED), (Status.EQUAL, Status.EQUAL),
+     (Status.ACCEPTED, Status.EQUAL), (Status.INCORRECT, Status.INCORRECT)],
+)
+def test_known_objects_keep_their_verdict(recorded, expected):
+    known = standing(seen={"old": (7, recorded)})
+    verdict = decide(estimates(a=50, b=100), "old", known)
+    assert verdict.status is expected
+    assert "attempt 7" in verdict.reason
+
+
+cycle_pairs = st.tuples(*[st.floats(1, 1e12)] * 2)
+
+
+@given(cycle_pairs, cycle_pairs)
+def test_accepted_means_a_lower_geometric_mean_and_no_loser(high_water, cycles):
+    a, b = cycles
+    verdict = decide(estimates(a=a, b=b), "new", standing(dict(zip("ab", high_water, strict=True))))
+    gains = [old / new for old, new in zip(high_water, cycles, strict=True)]
+    if verdict.status is Status.ACCEPTED:
+        assert math.log(gains[0]) + math.log(gains[1]) > STATIC_MARGIN
+        assert min(gains) >= 0.99
+    assert verdict.status in (Status.ACCEPTED, Status.REJECTED, Status.EQUAL)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
+def test_a_number_that_is_none_is_never_accepted(bad):
+    """R05: NaN, zero or negative time must not be averaged away."""
+    verdict = decide(estimates(a=bad, b=100), "new", standing())
+    assert verdict.status is Status.AUDIT_FAILED
+    assert verdict.score is None
+
+
+def test_a_missing_workload_is_never_accepted():
+    verdict = decide(estimates(a=10), "new", standing())
+    assert verdict.status is Status.AUDIT_FAILED
+    assert "b" in verdict.reason
