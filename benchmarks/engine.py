@@ -77,7 +77,9 @@ def attempt() -> None:
         path = Path(folder) / "lineage.git"
         for history in (0, 1000):
             own = _own_share(path, history)
-            _say(f"own share of an attempt after {history}", statistics.median(own) * 1e3, 150, "ms")
+            _say(
+                f"own share of an attempt after {history}", statistics.median(own) * 1e3, 150, "ms"
+            )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     _say("memory of the engine", peak, 200, "MB")
 
@@ -148,12 +150,25 @@ def _record_many(lineage: Lineage, run: str, count: int) -> None:
     with lineage.lock():
         for n in range(1, count + 1):
             status = Status.ACCEPTED if n % 50 == 0 else Status.REJECTED
-            facts = {"Score": f"{1 + n / 1e6:.6f}", "Gain": "1.000001", "Score-kind": "static",
-                     "Artifact": f"{n:064x}", "Session": str(n // 16 + 1)}
+            facts = {
+                "Score": f"{1 + n / 1e6:.6f}",
+                "Gain": "1.000001",
+                "Score-kind": "static",
+                "Artifact": f"{n:064x}",
+                "Session": str(n // 16 + 1),
+            }
             values = json.dumps({"values": {"a": str(n)}, "before": {"a": "0"}})
-            lineage.record(AttemptDraft(run, tree, lineage.head(run), status,
-                                        f"[CuTe,Softmax,Sm100] Attempt number {n}",
-                                        f"Hypothesis {n}.\n\n knobs {values}", facts))
+            lineage.record(
+                AttemptDraft(
+                    run,
+                    tree,
+                    lineage.head(run),
+                    status,
+                    f"[CuTe,Softmax,Sm100] Attempt number {n}",
+                    f"Hypothesis {n}.\n\n knobs {values}",
+                    facts,
+                )
+            )
 
 
 def _fa4_request(folder: Path) -> BuildRequest:
@@ -162,18 +177,29 @@ def _fa4_request(folder: Path) -> BuildRequest:
         (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "tree" / name).write_bytes(data)
     source = Source("benchmark", folder / "tree")
-    return BuildRequest(source, task.directory, find_target("b200"), task.select("mha-causal-8k"),
-                        choose_layer(), folder / "cache")
+    return BuildRequest(
+        source,
+        task.directory,
+        find_target("b200"),
+        task.select("mha-causal-8k"),
+        choose_layer(),
+        folder / "cache",
+    )
 
 
 def _bare_compile(request: BuildRequest, folder: Path) -> None:
     from dataclasses import asdict
 
     ask = folder / "bare.json"
-    ask.write_text(json.dumps({
-        "task": str(request.task), "target": asdict(request.target),
-        "workloads": [{"params": dict(w.params)} for w in request.workloads],
-    }))
+    ask.write_text(
+        json.dumps(
+            {
+                "task": str(request.task),
+                "target": asdict(request.target),
+                "workloads": [{"params": dict(w.params)} for w in request.workloads],
+            }
+        )
+    )
     code = BARE.format(tree=str(request.source.directory), request=str(ask))
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True)
 

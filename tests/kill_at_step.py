@@ -12,8 +12,13 @@ from pathlib import Path
 from avo_cute.evolve import Limits, evolve, make_operator
 from avo_cute.plan import Wanted, open_run
 
-STATE = ("avo_cute/run.py", "avo_cute/lineage", "avo_cute/workspace.py", "avo_cute/repo",
-         "avo_cute/recording.py")
+STATE = (
+    "avo_cute/run.py",
+    "avo_cute/lineage",
+    "avo_cute/workspace.py",
+    "avo_cute/repo",
+    "avo_cute/recording.py",
+)
 
 
 class Quiet:

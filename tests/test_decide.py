@@ -49,8 +49,12 @@ def test_the_same_objects_are_no_change():
 
 @pytest.mark.parametrize(
     ("recorded", "expected"),
-    [(Status.REJECTED, Status.REJECTED), (Status.EQUAL, Status.EQUAL),
-     (Status.ACCEPTED, Status.EQUAL), (Status.INCORRECT, Status.INCORRECT)],
+    [
+        (Status.REJECTED, Status.REJECTED),
+        (Status.EQUAL, Status.EQUAL),
+        (Status.ACCEPTED, Status.EQUAL),
+        (Status.INCORRECT, Status.INCORRECT),
+    ],
 )
 def test_known_objects_keep_their_verdict(recorded, expected):
     known = standing(seen={"old": (7, recorded)})

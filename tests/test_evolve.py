@@ -56,7 +56,7 @@ def evolved(avo):
 
 
 def test_the_end_shows_a_table_and_a_git_log_line_that_works(evolved, avo):
-    lineage, done = evolved
+    _, done = evolved
     assert "6 attempts done" in done.stdout
     assert "Score-kind: static" in done.stdout
     command = next(line for line in done.stdout.splitlines() if "git --git-dir" in line)
@@ -76,11 +76,21 @@ def test_every_attempt_is_a_commit_with_its_trailers(evolved, avo):
     assert attempts[0]["status"] == "no-change" and attempts[0]["score"] == 1.0
     for a in attempts:
         told = git(lineage, "log", "-1", "--format=%(trailers:only,unfold)", a["commit"])
-        for key in ("Run: r1", "Task: softmax", f"Attempt: {a['attempt']}", "Target: b200",
-                    f"Status: {a['status']}", "Score-kind: static", "Sandbox: ", "Evaluator: ",
-                    "Toolchain: nvidia-cutlass-dsl"):
+        for key in (
+            "Run: r1",
+            "Task: softmax",
+            f"Attempt: {a['attempt']}",
+            "Target: b200",
+            f"Status: {a['status']}",
+            "Score-kind: static",
+            "Sandbox: ",
+            "Evaluator: ",
+            "Toolchain: nvidia-cutlass-dsl",
+        ):
             assert key in told or (key.startswith("Score") and a["score"] is None), (key, told)
-        assert git(lineage, "log", "-1", "--format=%s", a["commit"]).startswith("[CuTe,Softmax,Sm100]")
+        assert git(lineage, "log", "-1", "--format=%s", a["commit"]).startswith(
+            "[CuTe,Softmax,Sm100]"
+        )
     trees = [a["tree"] for a in attempts]
     assert len(set(trees)) == len(trees), "search never proposes what was tried"
 
@@ -129,7 +139,9 @@ def test_checkout_edit_record(evolved, avo):
     avo("checkout", "best", "work", "--run", "r1")
     kernel = avo.home / "work" / "row_softmax" / "softmax.py"
     kernel.write_text(kernel.read_text() + "\n# nothing\n")
-    done = avo("record", "work", "-m", "Add a comment\n\nIt cannot matter.", "--run", "r1", "--json")
+    done = avo(
+        "record", "work", "-m", "Add a comment\n\nIt cannot matter.", "--run", "r1", "--json"
+    )
     assert json.loads(done.stdout)["status"] == "no-change"
     kernel.write_text("def broken(:\n")
     done = avo("record", "work", "-m", "Break it", "--run", "r1", "--json")
@@ -181,10 +193,22 @@ def test_a_file_that_is_no_lineage_is_refused(avo, tmp_path):
 
 
 def test_two_at_once_are_refused_cleanly(evolved, avo, environment):
-    command = [str(Path(sys.executable).with_name("avo-cute")), "evolve", "--run", "r1",
-               "--attempts", "1000"]
-    first = subprocess.Popen(command, cwd=avo.home, env=environment, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [
+        str(Path(sys.executable).with_name("avo-cute")),
+        "evolve",
+        "--run",
+        "r1",
+        "--attempts",
+        "1000",
+    ]
+    first = subprocess.Popen(
+        command,
+        cwd=avo.home,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         for line in first.stderr:
             if "attempt" in line:
@@ -204,8 +228,14 @@ def test_two_at_once_are_refused_cleanly(evolved, avo, environment):
 def test_ctrl_c_twice_stops_now(evolved, avo, environment):
     attempts = json.loads(avo("attempts", "--run", "r1", "--json").stdout)
     command = [str(Path(sys.executable).with_name("avo-cute")), "evolve", "--run", "r1"]
-    running = subprocess.Popen(command, cwd=avo.home, env=environment, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    running = subprocess.Popen(
+        command,
+        cwd=avo.home,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         for line in running.stderr:
             if "… attempt" in line:
@@ -226,16 +256,36 @@ def test_ctrl_c_twice_stops_now(evolved, avo, environment):
 def test_killed_at_any_step_it_resumes(avo, environment, tmp_path):
     """kill -9 at step boundaries: nothing recorded is lost, at most the attempt in hand is."""
     lineage = tmp_path / "lineage.git"
-    avo("evolve", "--task", "softmax", "--workloads", "softmax-1k", "--run", "k", "--attempts", "2",
-        "--lineage", lineage)
+    avo(
+        "evolve",
+        "--task",
+        "softmax",
+        "--workloads",
+        "softmax-1k",
+        "--run",
+        "k",
+        "--attempts",
+        "2",
+        "--lineage",
+        lineage,
+    )
     command = [sys.executable, str(SCRIPT), str(lineage)]
-    total = int(subprocess.run([*command, "count"], env=environment, capture_output=True, text=True,
-                               check=True, timeout=120).stdout)
+    total = int(
+        subprocess.run(
+            [*command, "count"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+    )
     assert total > 20
     for step in range(1, total, max(1, total // 12)):
         before = json.loads(avo("attempts", "--lineage", lineage, "--json").stdout)
-        killed = subprocess.run([*command, str(step)], env=environment, capture_output=True,
-                                timeout=120)
+        killed = subprocess.run(
+            [*command, str(step)], env=environment, capture_output=True, timeout=120
+        )
         assert killed.returncode == -signal.SIGKILL, (step, killed)
         git(lineage, "fsck", "--strict", "--no-dangling")
         after = json.loads(avo("attempts", "--lineage", lineage, "--json").stdout)

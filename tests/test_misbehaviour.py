@@ -1,9 +1,9 @@
-"""Candidates that misbehave while they are built: each ends in its status, with a line that says why."""
+"""Candidates that misbehave while they are built: each ends in its status, with the reason."""
 
 import pytest
+from tests.conftest import KERNEL, kernel_source
 
 from avo_cute.records import Status
-from tests.conftest import KERNEL, kernel_source
 
 HELPER = "row_softmax/helper.py"
 
@@ -43,8 +43,8 @@ def test_the_failing_line_is_shown_with_its_surroundings(attack):
     verdict = attack("one = 1\ntwo = one / 0\nthree = 3")
     where = f"{KERNEL}:{lines + 4}"
     assert where in verdict.reason
-    assert f"> {lines + 4} two = one / 0" in verdict.detail
-    assert f"{lines + 3} one = 1" in verdict.detail
+    assert f">  {lines + 4} two = one / 0" in verdict.detail
+    assert f"  {lines + 3} one = 1" in verdict.detail
     assert len(verdict.detail) <= 4096
 
 

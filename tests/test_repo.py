@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from avo_cute.errors import BadInput, MachineFailed, Refused
-from avo_cute.repo import ABSENT, FILE, Entry, RefUpdate, Repo
+from avo_cute.repo import ABSENT, FILE, Entry, RefUpdate, Repo, git_version
 
 WHEN = 1_796_000_000
 
@@ -236,3 +236,24 @@ def test_a_missing_blob_is_named(repo):
 def test_other_failures_are_the_machines_in_gits_words(repo):
     with pytest.raises(MachineFailed, match=r"git mktag failed .*: fatal: tag on stdin"):
         repo.tag("", "1" * 40, "m", WHEN)
+
+
+NO_GIT = """
+from pathlib import Path
+from avo_cute.errors import MachineFailed
+from avo_cute.repo import Repo, git_version
+print(repr(git_version()))
+try:
+    Repo.open(Path("."))
+except MachineFailed as error:
+    print(error)
+"""
+
+
+def test_a_machine_without_git_is_told_so(tmp_path):
+    assert git_version()[0].isdigit()
+    command = [sys.executable, "-c", NO_GIT]
+    environment = os.environ | {"PATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    empty, said = done.stdout.splitlines() or [done.stderr, ""]
+    assert (empty, said) == ("''", "git was not found: install git 2.34 or newer")

@@ -141,14 +141,27 @@ def test_the_environment_is_ours(confined, monkeypatch):
     done = confined("import os; print(sorted(os.environ))", env={"EXTRA": "1"})
     names = set(eval(done.stdout))
     assert "EXTRA" in names
-    assert names <= {"PATH", "LANG", "LC_CTYPE", "HOME", "TMPDIR", "USER", "LOGNAME", "EXTRA",
-                     "PWD", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}
+    assert names <= {
+        "PATH",
+        "LANG",
+        "LC_CTYPE",
+        "HOME",
+        "TMPDIR",
+        "USER",
+        "LOGNAME",
+        "EXTRA",
+        "PWD",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+    }
 
 
 def test_no_network_of_any_kind(confined):
-    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(
-        socket.AF_INET, socket.SOCK_DGRAM
-    ) as udp:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+    ):
         udp.bind(("127.0.0.1", 0))
         udp.settimeout(0.3)
         tcp.settimeout(0.3)
@@ -329,7 +342,9 @@ def test_when_the_engine_dies_so_does_the_tree(layer, tmp_path):
 
 def test_kill_all_ends_what_runs_in_other_threads(confined):
     results = []
-    thread = threading.Thread(target=lambda: results.append(confined("import time; time.sleep(60)")))
+    thread = threading.Thread(
+        target=lambda: results.append(confined("import time; time.sleep(60)"))
+    )
     thread.start()
     time.sleep(0.5)
     sandbox.kill_all()
@@ -393,7 +408,9 @@ def _running_with(text: str) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                line = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                )
             except OSError:
                 continue
             if text in line:

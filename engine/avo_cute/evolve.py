@@ -35,7 +35,9 @@ def evolve(run: Run, operator: Operator, limits: Limits) -> str:
     return ended
 
 
-def make_operator(name: str, bench: Bench, strategy: Literal["tpe", "random"], seed: int) -> Operator:
+def make_operator(
+    name: str, bench: Bench, strategy: Literal["tpe", "random"], seed: int
+) -> Operator:
     """The operator called `name`; `auto` is `search`, which needs neither key nor model."""
     if name not in ("auto", "search"):
         raise BadInput(f"unknown operator {name!r}: use search")

@@ -61,7 +61,9 @@ def _record(run: Run, directory: Path, proposal: Proposal) -> Attempt:
     head = run.lineage.head(run.name)
     tree = _read_back(run.lineage, head, directory, run.bench)
     run.watch.phase(f"attempt {run.lineage.next_number(run.name)}: {proposal.subject}")
-    return run.record(head, tree, proposal, judge_tree(run.lineage.repo, tree, run.bench, run.standing), "manual")
+    return run.record(
+        head, tree, proposal, judge_tree(run.lineage.repo, tree, run.bench, run.standing), "manual"
+    )
 
 
 def _tree_of(candidate: str, lineage: Lineage, run: str | None, bench: Bench, seed: str) -> str:
@@ -78,10 +80,7 @@ def _read_back(lineage: Lineage, base: str, directory: Path, bench: Bench) -> st
     ).tree
 
 
-
-def _must_judge(
-    lineage: Lineage, commit: str, bench: Bench, standing: Standing | None
-) -> Verdict:
+def _must_judge(lineage: Lineage, commit: str, bench: Bench, standing: Standing | None) -> Verdict:
     verdict = judge_tree(lineage.repo, lineage.tree(commit), bench, standing)
     if not verdict.estimates:
         raise BadInput(f"{commit[:10]}, to compare with, does not pass: {verdict.reason}")

@@ -59,9 +59,7 @@ def resume(lineage: Lineage, name: str, wanted: Wanted, spread: Spread, watch: W
     return Run(lineage, bench, name, facts["Workloads"], watch)
 
 
-def make_bench(
-    task: Task, target: Target, group: str, wanted: Wanted, spread: Spread
-) -> Bench:
+def make_bench(task: Task, target: Target, group: str, wanted: Wanted, spread: Spread) -> Bench:
     """How candidates are judged on this machine."""
     if target.name not in task.settings.targets:
         raise BadInput(

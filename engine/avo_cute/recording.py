@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .operators import Proposal
-from .records import Estimate, Verdict
+from .records import Attempt, Estimate, Verdict
 from .score import Bench
 
 SUBJECT_LENGTH = 72
 DETAIL_LENGTH = 2000
+SEEN = "What was seen: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ def subject(bench: Bench, proposal: Proposal) -> str:
 
 def body(proposal: Proposal, verdict: Verdict, origin: Origin) -> str:
     """What the operator said, then what we saw."""
-    parts = [proposal.body.strip(), f"Seen: {verdict.status}: {verdict.reason}"]
+    parts = [proposal.body.strip(), f"{SEEN}{verdict.status}: {verdict.reason}"]
     if verdict.estimates:
         parts.append(_table(verdict))
     if verdict.signals:
-        parts.append("Signals:\n" + "\n".join(f"  {s}" for s in verdict.signals[:12]))
+        parts.append("Worth a look:\n" + "\n".join(f"  {s}" for s in verdict.signals[:12]))
     if verdict.detail and verdict.detail != verdict.reason:
-        parts.append("Detail:\n" + _indent(verdict.detail[:DETAIL_LENGTH]))
+        parts.append("In detail:\n" + _indent(verdict.detail[:DETAIL_LENGTH]))
     parts.append(f"Rested on {origin.rests_on}")
     return "\n\n".join(part for part in parts if part)
 
@@ -76,6 +77,12 @@ def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str
     return {key: value for key, value in pairs.items() if value}
 
 
+def seen(attempt: Attempt) -> str:
+    """Why an attempt ended as it did, from its body."""
+    lines = (line.strip() for line in attempt.body.splitlines())
+    return next((t.removeprefix(SEEN) for t in lines if t.startswith(SEEN)), str(attempt.status))
+
+
 def _number(value: float | None) -> str:
     return "" if value is None or not math.isfinite(value) else f"{value:.6f}"
 
@@ -98,5 +105,3 @@ def _row(estimate: Estimate, verdict: Verdict) -> str:
 
 def _indent(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines())
-
-

@@ -102,7 +102,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a candidate ended before it had a score. `detail` is what an operator is told (≤ 4 kB)."""
+    """Why a candidate ended before it had a score. `detail` (≤ 4 kB) is what operators are told."""
 
     status: Status
     reason: str  # one line

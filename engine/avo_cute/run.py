@@ -176,7 +176,9 @@ class OpenSession:
         attempt = self.run.record(self.commit, tree, proposal, verdict, self.operator)
         self.tried.append(attempt)
         told = {"proposed": proposal.subject, "why": proposal.body, "attempt": attempt.number}
-        self._transcript.append(json.dumps({**told, "status": attempt.status, "seen": verdict.reason}))
+        self._transcript.append(
+            json.dumps({**told, "status": attempt.status, "seen": verdict.reason})
+        )
         return attempt
 
     def over(self) -> bool:

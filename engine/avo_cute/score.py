@@ -88,7 +88,14 @@ def evaluate(source: Source, bench: Bench, standing: Standing | None) -> Verdict
         if name in standing.facts
         for line in signals(new, standing.facts[name])
     )
-    return replace(decided, **_kept(verdict), signals=(*verdict.signals, *warnings))
+    return replace(
+        verdict,
+        status=decided.status,
+        reason=decided.reason,
+        score=decided.score,
+        gain=decided.gain,
+        signals=(*verdict.signals, *warnings),
+    )
 
 
 def decide(estimates: Sequence[Estimate], artifact: str, standing: Standing) -> Verdict:
@@ -207,8 +214,3 @@ def _requests(source: Source, bench: Bench) -> list[BuildRequest]:
         )
         for _, group in groupby(bench.workloads, key=lambda w: w.class_name)
     ]
-
-
-def _kept(verdict: Verdict) -> dict[str, object]:
-    names = ("artifact", "estimates", "facts", "launches", "sandbox", "toolchain")
-    return {name: getattr(verdict, name) for name in names}

@@ -1,10 +1,10 @@
 """A task: the directory that says what is optimised, how it is built and what counts.
 
-    task.toml     name, editable paths, workloads, audit limits (this module checks every key)
-    build.py      runs in the sandbox: asks the candidate's own host code to compile a workload
-    reference.py  FLOPs and bytes of a workload, and the fp64 reference
-    knobs.py      what the search operator may turn, and the rules that keep it legal
-    seed.toml     the released package the seed comes from   (or a folder `source/`)
+task.toml     name, editable paths, workloads, audit limits (this module checks every key)
+build.py      runs in the sandbox: asks the candidate's own host code to compile a workload
+reference.py  FLOPs and bytes of a workload, and the fp64 reference
+knobs.py      what the search operator may turn, and the rules that keep it legal
+seed.toml     the released package the seed comes from   (or a folder `source/`)
 """
 
 from __future__ import annotations

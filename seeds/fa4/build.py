@@ -47,10 +47,9 @@ def compile(params, target):
     Workloads for which it asks for the same compilation get the same object, because its own
     compile key decides.
     """
+    import flash_attn.cute.interface  # noqa: F401  (its attribute of this name may be a function)
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
-
-    import flash_attn.cute.interface  # noqa: F401  (its attribute of this name may be a function)
 
     forward = sys.modules["flash_attn.cute.interface"]._flash_attn_fwd
     if not isinstance(getattr(forward, "compile_cache", None), Asked):

@@ -37,7 +37,9 @@ def judge_object(data: bytes, arguments=CALL, limits=LIMITS, target="b200") -> d
     if isinstance(cubin, Failure):
         return {"failure": cubin.reason}
     found = launches(data, arguments, chosen)
-    failed = {"failure": found.reason} if isinstance(found, Failure) else {}
     done = () if isinstance(found, Failure) else found
-    broken = audit(obj, cubin, kernels, done, limits, chosen)
-    return failed | {v.rule: v.line for v in broken if not (failed and v.rule == "launches")}
+    lines = {"failure": found.reason} if isinstance(found, Failure) else {}
+    for v in audit(obj, cubin, kernels, done, limits, chosen):
+        if v.rule != "launches" or "failure" not in lines:
+            lines[v.rule] = "\n".join([*filter(None, [lines.get(v.rule)]), v.line])
+    return lines

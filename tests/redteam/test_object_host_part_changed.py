@@ -20,7 +20,7 @@ def with_entry(data, code):
     for r in inside:  # the code that these belong to is gone
         old = struct.pack("<QQq", r.offset, r.symbol << 32 | r.kind, r.addend)
         data = data.replace(
-            old, struct.pack("<QQq", entry.value + 4000, *struct.unpack("<Qq", old[8:]))
+            old, struct.pack("<QQq", entry.value + 200, *struct.unpack("<Qq", old[8:]))
         )
     return data[:at] + code + data[at + len(code) :]
 
@@ -44,7 +44,7 @@ def test_nothing_is_launched(honest, judge_object):
         (b"\x48\x8b\x46\x08\x48\x8b\x00\x8a\x00" + RETURN_0, "faults"),  # looks into a tensor
         (b"\x64\x48\x8b\x04\x25\x00\x00\x00\x00" + RETURN_0, "faults"),  # mov rax, fs:0
         (b"\xc5\xf8\x77" + RETURN_0, "x86-64-v2"),  # vzeroupper
-        (b"\xc3", "refused"),  # returns whatever rax holds
+        (b"\xb8\x01\x00\x00\x00\xc3", "returned 1 without a message"),
         (b"\x50\xeb\xfd", "faults"),  # push for ever
         (b"\x0f\x0b", "x86-64-v2"),  # ud2
     ],
@@ -71,6 +71,6 @@ def test_host_code_that_counts_its_calls(honest, judge_object):
         old = struct.pack("<QQq", r.offset, r.symbol << 32 | r.kind, r.addend)
         moved = struct.pack("<QQq", entry.value + offset, r.symbol << 32 | r.kind, addend)
         if old not in data:  # with_entry moved it away
-            old = struct.pack("<QQq", entry.value + 4000, r.symbol << 32 | r.kind, r.addend)
+            old = struct.pack("<QQq", entry.value + 200, r.symbol << 32 | r.kind, r.addend)
         data = data.replace(old, moved)
     assert "called again" in judge_object(data)["failure"]

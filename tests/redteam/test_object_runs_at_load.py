@@ -53,7 +53,7 @@ def test_a_destructor_that_does_something_else(honest, judge_object):
 
 
 def test_a_symbol_that_stands_in_for_anothers(honest, judge_object):
-    """An object that defines, say, cudaEventRecord would be bound to by whatever is loaded later."""
+    """Whatever is loaded later would be bound to a cudaEventElapsedTime defined here."""
     name = b"__cute_internal_kernel_cuda_num_binaries\0"
     data = honest.replace(name, b"cudaEventElapsedTime".ljust(len(name), b"\0"))
     assert "cudaEventElapsedTime" in judge_object(data)["symbols"]

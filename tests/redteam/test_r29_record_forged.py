@@ -5,7 +5,7 @@ from avo_cute.records import Status
 WRITE_EVERYWHERE = (
     "import os\n"
     "for fd in range(3, 256):\n"
-    "    try: os.write(fd, b'{\"status\": \"accepted\", \"score\": 99}')\n"
+    '    try: os.write(fd, b\'{"status": "accepted", "score": 99}\')\n'
     "    except OSError: pass\n"
 )
 FORGE = (
@@ -35,7 +35,8 @@ def test_a_forged_record_cannot_name_a_file_elsewhere(attack):
 
 def test_a_link_is_not_an_object(attack):
     code = FORGE.replace("NAME", "'0.o'").replace(
-        "open(out + '/0.o', 'wb').write(b'not an object')", "os.symlink(sys.executable, out + '/0.o')"
+        "open(out + '/0.o', 'wb').write(b'not an object')",
+        "os.symlink(sys.executable, out + '/0.o')",
     )
     assert attack(code).status is Status.BUILD_FAILED
 

@@ -4,10 +4,11 @@ import hashlib
 import sys
 from pathlib import Path
 
+from tests.conftest import KERNEL, kernel_source
+
 import avo_cute
 from avo_cute.records import Status
 from avo_cute.task import find_task
-from tests.conftest import KERNEL, kernel_source
 
 PLACES = [Path(avo_cute.__file__).parent, find_task("softmax").directory, Path(__file__).parent]
 
@@ -28,7 +29,8 @@ def test_nothing_of_ours_can_be_written_during_a_build(attack):
     site = Path(sys.prefix) / "lib" / "evil.pth"
     verdict = attack(
         "import os, pathlib, site\n"
-        f"targets = [{str(worker)!r}, {str(task)!r}, {str(site)!r}, site.getsitepackages()[0] + '/evil.pth']\n"
+        f"targets = [{str(worker)!r}, {str(task)!r}, {str(site)!r}]\n"
+        "targets.append(site.getsitepackages()[0] + '/evil.pth')\n"
         "written = []\n"
         "for name in targets:\n"
         "    try:\n"
@@ -47,7 +49,16 @@ def test_nothing_of_ours_can_be_written_during_a_build(attack):
 
 def test_modules_planted_beside_the_candidate_shadow_nothing(judge):
     planted = "raise RuntimeError('shadowed')\n"
-    names = ["torch.py", "cutlass.py", "sitecustomize.py", "usercustomize.py", "conftest.py",
-             "row_softmax/torch.py", "row_softmax/cutlass.py", "json.py", "evil.pth"]
+    names = [
+        "torch.py",
+        "cutlass.py",
+        "sitecustomize.py",
+        "usercustomize.py",
+        "conftest.py",
+        "row_softmax/torch.py",
+        "row_softmax/cutlass.py",
+        "json.py",
+        "evil.pth",
+    ]
     verdict = judge({**dict.fromkeys(names, planted), KERNEL: kernel_source()})
     assert verdict.status is Status.NO_CHANGE, verdict.detail

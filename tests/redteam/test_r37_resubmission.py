@@ -1,7 +1,8 @@
 """R37: the same kernel again and again until noise smiles."""
 
-from avo_cute.records import Status
 from tests.conftest import KERNEL, kernel_source
+
+from avo_cute.records import Status
 
 
 def test_the_same_objects_keep_the_verdict_they_got(judge):

@@ -1,7 +1,8 @@
 """R39: a launch that would fail quietly (too much shared memory) and look fast."""
 
-from avo_cute.records import Status
 from tests.conftest import KERNEL, kernel_source
+
+from avo_cute.records import Status
 
 
 def test_dynamic_shared_memory_above_the_target_is_refused(judge):

@@ -140,7 +140,9 @@ def _take_objects(
         return Failure(Status.BUILD_FAILED, f"the build record does not fit: missing {missing}")
     objects = {}
     for file in sorted(set(files.values())):
-        data = _read_regular(out / file, MAX_OBJECT_BYTES) if re.fullmatch(r"\d+\.o", file) else None
+        data = (
+            _read_regular(out / file, MAX_OBJECT_BYTES) if re.fullmatch(r"\d+\.o", file) else None
+        )
         if data is None:
             return Failure(Status.BUILD_FAILED, f"the build left no object {file[:40]!r}")
         objects[file] = data

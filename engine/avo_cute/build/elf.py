@@ -122,7 +122,7 @@ def _cut(held: bytes) -> bytes:
     """The cubin of a fatbin that has one entry, not compressed, and nothing else."""
     magic, version, header, size = struct.unpack_from("<4sHHQ", held)
     kind, _, entry, payload, packed = struct.unpack_from("<HHIQI", held, 16)
-    flags, _, unpacked = struct.unpack_from("<QQQ", held, 16 + 32)
+    flags, _, unpacked = struct.unpack_from("<QQQ", held, 16 + 40)
     if (magic, version, header) != (_FATBIN_MAGIC, 1, 16) or 16 + size > len(held):
         raise Malformed("kernels_binary is not a fatbin")
     if kind != _FATBIN_ELF or entry + payload != size:

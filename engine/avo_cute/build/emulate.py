@@ -28,6 +28,7 @@ _CR4_SSE = 0x600  # OSFXSR and OSXMMEXCPT: the system says that it saves SSE reg
 _MAX_CSTRING = 4096
 _ARGUMENTS = ("RDI", "RSI", "RDX", "RCX", "R8", "R9")
 _PREFIXES = b"\x66\xf2\xf3" + bytes(range(0x40, 0x50))  # operand size, repeat, REX
+_VECTOR = (b"\xc4", b"\xc5", b"\x62")  # VEX and EVEX: AVX and BMI, part of which Unicorn runs
 _OUTSIDE = (b"\x0f\x05", b"\x0f\x34", b"\xcd", b"\x0f\xa2", b"\x0f\x31", b"\x0f\x01", b"\x0f\x33")
 
 Import = Callable[["Machine", tuple[int, ...]], int]
@@ -161,7 +162,10 @@ class Machine:
                 uc.emu_stop()
             elif self._executed > _MAX_INSTRUCTIONS:
                 self._stop("host code does not come to an end")
-            elif bytes(uc.mem_read(address, size)).lstrip(_PREFIXES).startswith(_OUTSIDE):
+            # The size of what Unicorn cannot decode is a very large number.
+            elif (code := bytes(uc.mem_read(address, min(size, 15)))).startswith(_VECTOR):
+                self._stop("host code is not built for x86-64-v2")
+            elif code.lstrip(_PREFIXES).startswith(_OUTSIDE):
                 self._stop("host code asks the CPU or the system (rdtsc, cpuid, syscall, …)")
 
         self._uc.hook_add(self._unicorn.UC_HOOK_CODE, instruction)

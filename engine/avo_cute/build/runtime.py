@@ -87,8 +87,8 @@ class Runtime:
         return 0
 
     def _unload(self, m: Machine, a: tuple[int, ...]) -> int:
-        """(handle*)."""
-        self.unloaded += m.read(a[0], 8) == _LIBRARY.to_bytes(8, "little")
+        """(handle*): the library, or null where nothing was called before."""
+        self.unloaded += int.from_bytes(m.read(a[0], 8), "little") in (0, _LIBRARY)
         return 0
 
     def _load(self, m: Machine, a: tuple[int, ...]) -> int:

@@ -96,7 +96,7 @@ def hide_driver():
     original = ctypes.CDLL.__init__
 
     def init(self, name, *args, **kwargs):
-        if name is not None and os.path.basename(str(name)).startswith("libcuda.so"):
+        if name is not None and Path(str(name)).name.startswith("libcuda.so"):
             raise OSError(f"{name}: hidden from builds")
         original(self, name, *args, **kwargs)
 
@@ -151,7 +151,9 @@ def locate(error, tree):
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
     line = line or getattr(error, "line", None)
     if not (file and str(file).startswith(tree) and isinstance(line, int)):
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(tree)]
+        frames = [
+            f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(tree)
+        ]
         if not frames:
             return "", ""
         file, line = frames[-1].filename, frames[-1].lineno

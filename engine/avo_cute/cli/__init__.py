@@ -46,7 +46,7 @@ class Main(click.Group):
 
 def _refuse(line: str, code: int) -> None:
     if _debugging():
-        raise  # noqa: PLE0704  (always called from an except clause)
+        raise
     click.echo(f"avo-cute: {' '.join(line.split())}", err=True)
     sys.exit(code)
 

@@ -32,8 +32,9 @@ def log(lineage_path: Path, run_name: str | None, as_json: bool) -> None:
         click.echo("\n".join([HEADER, *(attempt_line(a) for a in accepted)]))
 
 
-@click.command(epilog="Examples:\n\n  avo-cute attempts --status build-failed\n\n"
-               "  avo-cute attempts --json")
+@click.command(
+    epilog="Examples:\n\n  avo-cute attempts --status build-failed\n\n  avo-cute attempts --json"
+)
 @o.lineage
 @o.run
 @click.option("--status", type=click.Choice([str(s) for s in Status]), help="Only these.")

@@ -90,8 +90,13 @@ def _sandbox() -> list[Line]:
 
     probes = layers()
     return [
-        Line(p.name, p.works, p.detail if p.works else "does not work here", p.detail,
-             needed=not any(q.works for q in probes))
+        Line(
+            p.name,
+            p.works,
+            p.detail if p.works else "does not work here",
+            p.detail,
+            needed=not any(q.works for q in probes),
+        )
         for p in probes
     ]
 
@@ -101,22 +106,34 @@ def _gpu() -> Line:
 
     gpu = find_gpu()
     if gpu is None:
-        return Line("GPU", False, "none: scores are static estimates",
-                    "nothing to do unless you expected a GPU; then install NVIDIA's driver")
+        return Line(
+            "GPU",
+            False,
+            "none: scores are static estimates",
+            "nothing to do unless you expected a GPU; then install NVIDIA's driver",
+        )
     target = f"target {gpu.target}" if gpu.target else "no target of avo-cute fits it"
     return Line("GPU", gpu.target is not None, f"{gpu.name}, driver {gpu.driver}, {target}")
 
 
 def _ncu() -> Line:
     where = shutil.which("ncu")
-    return Line("profiler", where is not None, where or "ncu not found",
-                "install Nsight Compute to profile on a GPU")
+    return Line(
+        "profiler",
+        where is not None,
+        where or "ncu not found",
+        "install Nsight Compute to profile on a GPU",
+    )
 
 
 def _key() -> Line:
     there = bool(os.environ.get("ANTHROPIC_API_KEY"))
-    return Line("key", there, "ANTHROPIC_API_KEY is set" if there else "no ANTHROPIC_API_KEY",
-                "not needed by the search operator")
+    return Line(
+        "key",
+        there,
+        "ANTHROPIC_API_KEY is set" if there else "no ANTHROPIC_API_KEY",
+        "not needed by the search operator",
+    )
 
 
 def _disk() -> Line:
@@ -126,5 +143,10 @@ def _disk() -> Line:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 1e9
-    return Line("disk", free > 2, f"{free:.1f} GB free for the build cache {cache_dir()}",
-                "free some space, or set AVO_CUTE_CACHE to a folder on another disk", needed=True)
+    return Line(
+        "disk",
+        free > 2,
+        f"{free:.1f} GB free for the build cache {cache_dir()}",
+        "free some space, or set AVO_CUTE_CACHE to a folder on another disk",
+        needed=True,
+    )

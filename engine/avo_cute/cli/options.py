@@ -31,10 +31,13 @@ task = option("--task", help="Task to evolve: a shipped name or a directory. [de
 target = option("--target", help="GPU to build for. [default: the GPU found, else b200]")
 run = option("--run", "run_name", help="Name of the run. [default: the latest that fits]")
 workloads = option(
-    "--workloads", "group", help="Workload group to judge, e.g. mha, gqa, all. [default: the task's]"
+    "--workloads",
+    "group",
+    help="Workload group to judge, e.g. mha, gqa, all. [default: the task's]",
 )
-jobs = option("--jobs", type=click.IntRange(1, 256), default=2, show_default=True,
-              help="Builds at once.")
+jobs = option(
+    "--jobs", type=click.IntRange(1, 256), default=2, show_default=True, help="Builds at once."
+)
 unsafe = option(
     "--unsafe-no-sandbox",
     "unsafe",

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 )
 @o.lineage
 @o.task
-@o.option("--from", "fork", metavar="PATH[@REV]",
-          help="Seed from your own checkout instead of the release.")
+@o.option(
+    "--from",
+    "fork",
+    metavar="PATH[@REV]",
+    help="Seed from your own checkout instead of the release.",
+)
 @o.as_json
 def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) -> None:
     """Create the lineage and the seed commit: upstream's files, byte for byte."""
@@ -40,11 +44,20 @@ def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) 
     lineage = plan.init(lineage_path, chosen, seed)
     commit = lineage.seed(chosen.name)
     if as_json:
-        print_json({"lineage": str(lineage_path), "task": chosen.name, "seed": commit,
-                    "upstream": seed.upstream, "files": len(seed.files)})
+        print_json(
+            {
+                "lineage": str(lineage_path),
+                "task": chosen.name,
+                "seed": commit,
+                "upstream": seed.upstream,
+                "files": len(seed.files),
+            }
+        )
         return
-    click.echo(f"{lineage_path}: seed/{chosen.name} {commit[:10]}, {len(seed.files)} files, "
-               f"{seed.upstream}")
+    click.echo(
+        f"{lineage_path}: seed/{chosen.name} {commit[:10]}, {len(seed.files)} files, "
+        f"{seed.upstream}"
+    )
 
 
 @click.command(
@@ -57,23 +70,51 @@ def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) 
 @o.target
 @o.run
 @o.workloads
-@o.option("--operator", type=click.Choice(["auto", "search"]), default="auto", show_default=True,
-          help="Who varies. auto is search.")
-@o.option("--strategy", type=click.Choice(["tpe", "random"]), default="tpe", show_default=True,
-          help="How search proposes: model-based, or at random (the ablation baseline).")
+@o.option(
+    "--operator",
+    type=click.Choice(["auto", "search"]),
+    default="auto",
+    show_default=True,
+    help="Who varies. auto is search.",
+)
+@o.option(
+    "--strategy",
+    type=click.Choice(["tpe", "random"]),
+    default="tpe",
+    show_default=True,
+    help="How search proposes: model-based, or at random (the ablation baseline).",
+)
 @o.option("--attempts", type=click.IntRange(1), help="Stop after this many more attempts.")
 @o.option("--hours", type=click.FloatRange(0, min_open=True), help="Stop after this long.")
 @o.option("--seed", type=int, default=0, show_default=True, help="Seed of the proposals.")
 @o.option("--from", "from_rev", metavar="REV", help="Start a new run at any commit of the lineage.")
 @o.jobs
-@o.option("--executor", type=click.Choice(["local"]), default="local", show_default=True,
-          help="Where builds run.")
+@o.option(
+    "--executor",
+    type=click.Choice(["local"]),
+    default="local",
+    show_default=True,
+    help="Where builds run.",
+)
 @o.unsafe
 @o.as_json
-def evolve(lineage_path: Path, task: str | None, target: str | None, run_name: str | None,
-           group: str | None, operator: str, strategy: Literal["tpe", "random"], attempts: int | None,
-           hours: float | None, seed: int, from_rev: str | None, jobs: int, executor: str,
-           unsafe: bool, as_json: bool) -> None:
+def evolve(
+    lineage_path: Path,
+    task: str | None,
+    target: str | None,
+    run_name: str | None,
+    group: str | None,
+    operator: str,
+    strategy: Literal["tpe", "random"],
+    attempts: int | None,
+    hours: float | None,
+    seed: int,
+    from_rev: str | None,
+    jobs: int,
+    executor: str,
+    unsafe: bool,
+    as_json: bool,
+) -> None:
     """Evolve: the main job. Resumes the run it finds, creates what is missing.
 
     Ctrl-C once finishes the attempt in hand, twice stops at once; nothing recorded is lost.
@@ -93,7 +134,8 @@ def evolve(lineage_path: Path, task: str | None, target: str | None, run_name: s
 
 
 @click.command(
-    epilog="Examples:\n\n  avo-cute evaluate best --json\n\n  avo-cute evaluate ./my-tree --against 12"
+    epilog="Examples:\n\n  avo-cute evaluate best --json\n\n"
+    "  avo-cute evaluate ./my-tree --against 12"
 )
 @click.argument("candidate", metavar="REV|DIR")
 @o.lineage
@@ -105,9 +147,18 @@ def evolve(lineage_path: Path, task: str | None, target: str | None, run_name: s
 @o.jobs
 @o.unsafe
 @o.as_json
-def evaluate(candidate: str, lineage_path: Path, task: str | None, target: str | None,
-             run_name: str | None, group: str | None, against: str | None, jobs: int,
-             unsafe: bool, as_json: bool) -> None:
+def evaluate(
+    candidate: str,
+    lineage_path: Path,
+    task: str | None,
+    target: str | None,
+    run_name: str | None,
+    group: str | None,
+    against: str | None,
+    jobs: int,
+    unsafe: bool,
+    as_json: bool,
+) -> None:
     """Build, audit and score a candidate exactly as the engine does; records nothing."""
     from ..once import evaluate_once
     from ..plan import Wanted
@@ -119,8 +170,10 @@ def evaluate(candidate: str, lineage_path: Path, task: str | None, target: str |
     print_verdict(bench, verdict, as_json)
 
 
-@click.command(epilog="Example:\n\n  avo-cute checkout best work && $EDITOR work/… && "
-               "avo-cute record work -m 'Split P arrive at half of the tile'")
+@click.command(
+    epilog="Example:\n\n  avo-cute checkout best work && $EDITOR work/… && "
+    "avo-cute record work -m 'Split P arrive at half of the tile'"
+)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-m", "--message", required=True, help="Subject, and after a blank line the reasons.")
 @o.lineage
@@ -128,8 +181,15 @@ def evaluate(candidate: str, lineage_path: Path, task: str | None, target: str |
 @o.jobs
 @o.unsafe
 @o.as_json
-def record(directory: Path, message: str, lineage_path: Path, run_name: str | None, jobs: int,
-           unsafe: bool, as_json: bool) -> None:
+def record(
+    directory: Path,
+    message: str,
+    lineage_path: Path,
+    run_name: str | None,
+    jobs: int,
+    unsafe: bool,
+    as_json: bool,
+) -> None:
     """Evaluate DIRECTORY as an attempt of the run: you are the operator."""
     from ..once import record_once
     from ..plan import Wanted
@@ -155,5 +215,3 @@ def building(jobs: int) -> Iterator[LocalExecutor]:
         raise
     finally:
         pool.close()
-
-

@@ -92,19 +92,13 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 
 def print_attempt(attempt: Attempt, as_json: bool) -> None:
+    from ..recording import seen
+
     if as_json:
         print_json(attempt_json(attempt))
     else:
         click.echo(attempt_line(attempt))
         click.echo(f"      {seen(attempt)}")
-
-
-def seen(attempt: Attempt) -> str:
-    """Why the attempt ended as it did: the `Seen:` line of its body."""
-    for line in attempt.body.splitlines():
-        if line.strip().startswith("Seen: "):
-            return line.strip().removeprefix("Seen: ")
-    return str(attempt.status)
 
 
 def print_outcome(run: Run, ended: str, as_json: bool) -> None:
@@ -116,11 +110,17 @@ def print_outcome(run: Run, ended: str, as_json: bool) -> None:
         counts[str(a.status)] = counts.get(str(a.status), 0) + 1
     command = git_log(run)
     if as_json:
-        print_json({
-            "run": run.name, "ended": ended, "attempts": [attempt_json(a) for a in fresh],
-            "outcomes": counts, "score": run.standing.score, "score_kind": "static",
-            "git_log": command,
-        })
+        print_json(
+            {
+                "run": run.name,
+                "ended": ended,
+                "attempts": [attempt_json(a) for a in fresh],
+                "outcomes": counts,
+                "score": run.standing.score,
+                "score_kind": "static",
+                "git_log": command,
+            }
+        )
         return
     click.echo(f"\nRun {run.name} ({run.bench.target.title}, {run.group}): {ended}")
     click.echo(f"Score-kind: static — estimated from the machine code, not measured\n\n{HEADER}")
@@ -149,8 +149,10 @@ def print_verdict(bench: Bench, verdict: Verdict, as_json: bool) -> None:
         click.echo(f"  {e.workload:16s} {e.cycles:12.0f} cycles  bound by {e.bound}: {parts}")
     for name, facts in _by_object(verdict).items():
         roles = "/".join(map(str, facts.register_roles)) or str(facts.registers)
-        click.echo(f"  {name}: registers {roles}, spills {facts.spill_loads}+{facts.spill_stores}"
-                   f", {facts.instructions} instructions")
+        click.echo(
+            f"  {name}: registers {roles}, spills {facts.spill_loads}+{facts.spill_stores}"
+            f", {facts.instructions} instructions"
+        )
     for line in verdict.signals:
         click.echo(f"  signal: {line}")
     if verdict.detail and verdict.detail != verdict.reason:
@@ -167,8 +169,11 @@ def _by_object(verdict: Verdict) -> dict[str, Any]:
 def _verdict_json(bench: Bench, verdict: Verdict) -> dict[str, Any]:
     told = {k: v for k, v in asdict(verdict).items() if v not in (None, "", (), {})}
     told |= {"status": str(verdict.status), "score_kind": told.pop("kind", "static")}
-    return told | {"task": bench.task.name, "target": bench.target.name,
-                   "evaluator": bench.evaluator}
+    return told | {
+        "task": bench.task.name,
+        "target": bench.target.name,
+        "evaluator": bench.evaluator,
+    }
 
 
 def print_json(document: Mapping[str, Any] | Iterable[Any]) -> None:

@@ -65,7 +65,8 @@ class Session(Protocol):
 class Operator(Protocol):
     """Varies: runs one session."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def vary(self, session: Session) -> bool:
         """Try candidates until the session is over; False when there is nothing left to try."""
@@ -75,7 +76,8 @@ class Operator(Protocol):
 class Proposer(Protocol):
     """Proposes the next change, or None when it has nothing left to try from this parent."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def propose(self, parent: Candidate, history: Sequence[Attempt]) -> Proposal | None: ...
 

@@ -25,10 +25,10 @@ from .tpe import Tpe
 Values = Mapping[str, str]
 Check = Callable[[Values, Target], list[str]]
 
-_SIZES = (1, 1, 1, 2, 2, 3)  # knobs in one proposal: most commits should read as one idea
+_SIZES = (1, 1, 1, 1, 1, 1, 1, 2, 2, 3)  # knobs in a proposal: a commit should read as one idea
 _DRAWS = 200  # random mutations that may be refused before neighbours are listed one by one
 _LISTED = 4_000  # neighbours looked at before the space counts as exhausted
-_STARTUP = 10  # attempts before the sampler has something to learn from
+_STARTUP = 5  # attempts before the sampler has something to learn from
 
 
 @dataclass
@@ -84,7 +84,7 @@ class SearchOperator:
             values, old = assignment
             self._tried |= {_key(values), _key({**values, **old})}
             new = {name: values[name] for name in old if name in values}
-            self._tpe.add(new, old, (score or 0.0) / (before or 1.0))
+            self._tpe.add(new, (score or 0.0) / before)
 
     def _mutations(self, values: Values) -> Iterator[dict[str, str]]:
         """Changes to try, best guess first; lazily, because the first is mostly good."""

@@ -12,32 +12,36 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
 
-_BLOCK = 200  # attempts; the sampler sees the current block and the one before
+_BLOCK = 200  # attempts; the sampler sees those of the current block and of the one before
 
 
 class Tpe:
     """Learns what each value was worth to those who changed to it.
 
-    One attempt is two observations, of its changed knobs alone: the new values with the gain over
-    the parent, and the old values with a gain of 1. So a knob whose other values all lost is left
-    where it is. Suggestions are a function of what was added, in order, and of the seed; their
-    cost is bounded, because at most the latest 400 attempts are considered.
+    One attempt is one observation, of its changed knobs alone: their new values, and the gain over
+    the parent. What all knobs had in common with the parent says nothing about the change.
+    Suggestions are a function of what was added, in order, and of the seed; their cost is bounded,
+    because at most the latest 400 attempts are considered.
     """
 
     def __init__(self, knobs: Sequence[Knob]) -> None:
         self._choices = {k.name: k.choices for k in knobs}
         self._codes = {k.name: {normal(c): i for i, c in enumerate(k.choices)} for k in knobs}
         self._ordinal = {k.name for k in knobs if k.kind == "ordinal"}
-        self._results: list[tuple[dict[str, int], dict[str, int], float]] = []
+        self._results: list[tuple[dict[str, int], float]] = []
         self._study: Study | None = None
         self._told = (0, 0)  # results that the study has: from, to
 
     def __len__(self) -> int:
         return len(self._results)
 
-    def add(self, new: Mapping[str, str], old: Mapping[str, str], gain: float) -> None:
-        """One attempt that changed `old` to `new`; a failure has a gain of 0."""
-        self._results.append((self._coded(new), self._coded(old), gain))
+    def add(self, changes: Mapping[str, str], gain: float) -> None:
+        """One attempt that set these knobs; a failure has a gain of 0.
+
+        A value that is none of the choices stays unknown.
+        """
+        codes = {name: self._codes.get(name, {}).get(value) for name, value in changes.items()}
+        self._results.append(({n: code for n, code in codes.items() if code is not None}, gain))
 
     def suggest(self, values: Mapping[str, str], seed: int) -> dict[str, str]:
         """The knobs of `values` that it would set otherwise, with the choice for each."""
@@ -50,11 +54,6 @@ class Tpe:
         wanted = {name: self._choices[name][code] for name, code in asked.params.items()}
         return {name: choice for name, choice in wanted.items() if normal(choice) != values[name]}
 
-    def _coded(self, values: Mapping[str, str]) -> dict[str, int]:
-        """Positions among the choices; a value that is none of them stays unknown."""
-        codes = {name: self._codes.get(name, {}).get(value) for name, value in values.items()}
-        return {name: code for name, code in codes.items() if code is not None}
-
     def _up_to_date(self) -> Study:
         import optuna
 
@@ -63,8 +62,8 @@ class Tpe:
         if self._study is None or start != self._told[0]:
             self._study = optuna.create_study(direction="maximize")
             self._told = (start, start)
-        for new, old, gain in self._results[self._told[1] :]:
-            self._study.add_trials([self._trial(new, gain), self._trial(old, 1.0)])
+        for codes, gain in self._results[self._told[1] :]:
+            self._study.add_trial(self._trial(codes, gain))
         self._told = (start, len(self._results))
         return self._study
 

@@ -21,7 +21,9 @@ from pathlib import Path
 
 from avo_cute.errors import BadInput, MachineFailed
 
-from .process import IDENTITY, SETTINGS, Process, dates
+from .process import IDENTITY, SETTINGS, Process, dates, git_version
+
+__all__ = ["ABSENT", "EMPTY_TREE", "FILE", "Commit", "Entry", "RefUpdate", "Repo", "git_version"]
 
 ABSENT = "0" * 40  # as a ref's old value: must not exist yet
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"

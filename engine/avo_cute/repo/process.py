@@ -70,6 +70,15 @@ class Process:
         return status, bytes(out), str(said)
 
 
+def git_version() -> str:
+    """git's version, "" where there is no git. From 2.36 on git honours our `core.fsync`."""
+    try:
+        said = Process(Path("/")).run("version").decode()
+    except MachineFailed:
+        return ""
+    return said.removeprefix("git version").strip()
+
+
 def dates(when: int) -> dict[str, str]:
     """The environment that dates a commit."""
     return {f"GIT_{who}_DATE": f"{when} +0000" for who in ("AUTHOR", "COMMITTER")}
@@ -108,7 +117,7 @@ def _environment(path: Path) -> dict[str, str]:
     }
 
 
-_NO_GIT = "git was not found: install git 2.36 or newer"
+_NO_GIT = "git was not found: install git 2.34 or newer"
 _DAMAGED = re.compile(
     r"not a git repository|bad object|bad config|corrupt|malformed|unable to read|could not read"
     r"|invalid object|is empty|missing (blob|tree|commit|object)|not a valid object|unable to find"

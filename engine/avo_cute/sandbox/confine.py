@@ -5,7 +5,7 @@ supervisor stays outside the rules: it adopts whatever the command leaves behind
 and kills it, when the command ends, when it is asked to (SIGTERM) and when the engine dies.
 `confine.py abi` prints the kernel's Landlock version.
 
-Constants: linux/landlock.h, linux/capability.h, linux/seccomp.h, linux/bpf_common.h, asm/unistd_64.h.
+Constants: linux/landlock.h, capability.h, seccomp.h, bpf_common.h and asm/unistd_64.h.
 """
 
 import ctypes
@@ -100,14 +100,14 @@ def end(code):
 def descendants(root):
     """Every process below `root`, from one look at /proc."""
     children = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                text = Path(f"/proc/{entry}/stat").read_text(errors="replace")
+                text = (entry / "stat").read_text(errors="replace")
             except OSError:
                 continue
             parent = int(text.rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry))
+            children.setdefault(parent, []).append(int(entry.name))
     found, queue = [], [root]
     while queue:
         below = children.get(queue.pop(), [])
