@@ -7,13 +7,13 @@ so a torn or altered entry is a miss. The sandbox never sees this folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from ..errors import MachineFailed
@@ -33,20 +33,19 @@ class Cache:
         try:
             manifest = json.loads((folder / "manifest.json").read_text())
             files = {name: folder / file for name, file in manifest["workloads"].items()}
-            intact = all(
-                hashlib.sha256((folder / file).read_bytes()).hexdigest() == sha
-                for file, sha in manifest["sha256"].items()
-            )
+            for path in files.values():
+                if sha256(path.read_bytes()).hexdigest() != manifest["sha256"][path.name]:
+                    return None
             os.utime(folder)
-        except (OSError, ValueError, KeyError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        return files if intact else None
+        return files
 
     def put_build(self, key: str, objects: Mapping[str, bytes], files: Mapping[str, str]) -> None:
         """Keep a build: `objects` by file name, `files` maps workload name -> file name."""
         manifest = {
             "workloads": dict(files),
-            "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in objects.items()},
+            "sha256": {name: sha256(data).hexdigest() for name, data in objects.items()},
         }
         parent = self.root / "builds" / key[:2]
         with _disk(parent), tempfile.TemporaryDirectory(dir=self._made(parent)) as scratch:
@@ -92,7 +91,7 @@ class Cache:
 
 def digest(*parts: str) -> str:
     """One key from several strings, in order and unambiguously."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return sha256(json.dumps(parts).encode()).hexdigest()
 
 
 class _disk:

@@ -110,7 +110,10 @@ class CandidateFinder(importlib.abc.MetaPathFinder):
         self.tree, self.packages = Path(tree), packages
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname.partition(".")[0] not in self.packages:
+        top = fullname.partition(".")[0]
+        if top == "avo_cute":  # the engine is none of a candidate's business
+            raise ModuleNotFoundError("the engine cannot be imported here", name=fullname)
+        if top not in self.packages:
             return None
         base = self.tree.joinpath(*fullname.split("."))
         if (init := base / "__init__.py").is_file():

@@ -62,9 +62,12 @@ class SearchOperator:
             self.observe(attempt)
         values = read(self._active, parent.files)
         self._tried.add(_key(values))
+        standing = set(self.check(values, self.target))  # the parent was evaluated all the same
         for changes in self._mutations(values):
             after = {**values, **{name: normal(value) for name, value in changes.items()}}
-            if _key(after) not in self._tried and not self.check(after, self.target):
+            if _key(after) not in self._tried and standing.issuperset(
+                self.check(after, self.target)
+            ):
                 return self._proposal(parent, values, changes)
         return None
 
@@ -109,7 +112,7 @@ class SearchOperator:
         classes = sorted({w.class_name for w in self.workloads})
         body = body_of(changed, values, changes, classes)
         return Proposal(
-            files=apply(changed, parent.files, changes),
+            files=apply(self._active, parent.files, changes),
             subject=subject_of(changed, changes),
             body=f"{body}\n\n{_line(values, changes)}\n",
         )

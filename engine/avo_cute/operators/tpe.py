@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from avo_cute.knobs import Knob
@@ -49,7 +50,7 @@ class Tpe:
 
         study = self._up_to_date()
         study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=1)
-        asked = study.ask({name: d for name, d in self._space().items() if name in values})
+        asked = study.ask({name: d for name, d in self._space.items() if name in values})
         study.tell(asked, state=optuna.trial.TrialState.FAIL)
         wanted = {name: self._choices[name][code] for name, code in asked.params.items()}
         return {name: choice for name, choice in wanted.items() if normal(choice) != values[name]}
@@ -70,11 +71,10 @@ class Tpe:
     def _trial(self, codes: Mapping[str, int], score: float) -> Any:
         from optuna.trial import create_trial
 
-        space = self._space()
-        return create_trial(
-            params=dict(codes), distributions={name: space[name] for name in codes}, value=score
-        )
+        known = {name: self._space[name] for name in codes}
+        return create_trial(params=dict(codes), distributions=known, value=score)
 
+    @cached_property
     def _space(self) -> dict[str, BaseDistribution]:
         from optuna.distributions import CategoricalDistribution, IntDistribution
 
