@@ -390,6 +390,17 @@ def test_a_command_that_does_not_exist(layer):
     assert "no-such-program" in done.stderr or "No such file" in done.stderr
 
 
+def test_a_candidate_cannot_blame_the_machine(confined):
+    done = confined("import os; os.write(2, b'bwrap: failed'); os._exit(125)")
+    assert done.returncode == 125
+
+
+def test_a_layer_that_does_not_start_is_the_machines_fault(layer, tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "CONFINE", tmp_path / "gone.py")
+    with pytest.raises(MachineFailed, match="did not start"):
+        sandbox.run(["/bin/true"], layer=layer)
+
+
 def test_without_bwrap_on_the_path_the_machine_is_blamed(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     probe = sandbox._probe_bwrap()

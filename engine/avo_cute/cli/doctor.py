@@ -51,7 +51,7 @@ def _git() -> Line:
     from ..repo import git_version
 
     found = git_version()
-    return Line("git", bool(found), found or "not found", "install git ≥ 2.34", needed=True)
+    return Line("git", bool(found), found or "not found", "install git ≥ 2.36", needed=True)
 
 
 def _dsl() -> Line:

@@ -64,8 +64,13 @@ def run(
     """
     limits, layer = limits or Limits(), layer or choose_layer()
     with _private_folder() as home:
-        command, variables = _command(layer, argv, read, write, home, limits)
-        variables |= env or {}
+        before, spec = _layer(layer, read, write, home, limits)
+        inner = [sys.executable, "-I", "-S", "-E", str(CONFINE)]
+        variables = _variables(Path("/tmp") if layer == "bwrap" else home) | dict(env or {})
+
+        def command(ready: int) -> list[str]:
+            return [*before, *inner, str(ready), spec, *argv]
+
         try:
             return supervise(command, variables, limits)
         except OSError as error:
@@ -105,16 +110,10 @@ def landlock_abi() -> int:
     return int(output_of([sys.executable, "-I", "-S", "-E", str(CONFINE), "abi"]) or 0)
 
 
-def _command(
-    layer: str,
-    argv: Sequence[str],
-    read: Sequence[Path],
-    write: Sequence[Path],
-    home: Path,
-    limits: Limits,
-) -> tuple[list[str], dict[str, str]]:
-    """The full command of a layer and the environment it starts with."""
-    inner = [sys.executable, "-I", "-S", "-E", str(CONFINE)]
+def _layer(
+    layer: str, read: Sequence[Path], write: Sequence[Path], home: Path, limits: Limits
+) -> tuple[list[str], str]:
+    """What comes before our launcher, and the launcher's specification."""
     readable = [*_system(), *read, CONFINE]
     spec = {
         "landlock": layer == "landlock",
@@ -124,10 +123,7 @@ def _command(
         "write": [*map(str, write), str(home), *_DEVICES],
         "limits": [limits.memory_bytes, limits.cpu_s, limits.file_bytes],
     }
-    inner += [json.dumps(spec), *argv]
-    if layer == "bwrap":
-        return [*_bwrap(readable, write), *inner], _variables(Path("/tmp"))
-    return inner, _variables(home)
+    return (_bwrap(readable, write) if layer == "bwrap" else []), json.dumps(spec)
 
 
 def _bwrap(read: Sequence[Path], write: Sequence[Path]) -> list[str]:

@@ -1,6 +1,7 @@
 """Inside the sandbox: limit this process, then become the command. Stdlib only, run by path.
 
-`python -I -S -E confine.py SPEC COMMAND …`, SPEC being JSON from sandbox.py. With `supervise` a
+`python -I -S -E confine.py FD SPEC COMMAND …`: FD is told when the command is about to start,
+SPEC is JSON from the engine. With `supervise` a
 supervisor stays outside the rules: it adopts whatever the command leaves behind (child subreaper)
 and kills it, when the command ends, when it is asked to (SIGTERM) and when the engine dies.
 `confine.py abi` prints the kernel's Landlock version.
@@ -36,15 +37,16 @@ def main():
     if sys.argv[1] == "abi":
         sys.stdout.write(str(max(0, landlock_abi())))
         return
-    spec, command = json.loads(sys.argv[1]), sys.argv[2:]
+    ready, spec, command = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
     if spec["supervise"]:
-        supervise(spec, command)
-    become(spec, command)
+        supervise(ready)
+    become(spec, command, ready)
 
 
-def become(spec, command):
+def become(spec, command, ready):
     """Give up everything the specification does not grant, then exec."""
     try:
+        os.set_inheritable(ready, False)
         limit(*spec["limits"])
         drop_capabilities()
         check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -52,6 +54,7 @@ def become(spec, command):
             landlock(spec["read"], spec["write"])
         if spec["seccomp"]:
             seccomp()
+        os.write(ready, b"1")  # from here on whatever happens is the command's doing
         os.execvp(command[0], command)
     except OSError as error:
         sys.stderr.write(f"sandbox: {error}\n")
@@ -59,7 +62,7 @@ def become(spec, command):
         os._exit(START_FAILED)
 
 
-def supervise(spec, command):
+def supervise(ready):
     """Fork; the child goes on as the command, the parent stays to clean up and never returns."""
     engine = os.getppid()
     check(LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
@@ -73,6 +76,7 @@ def supervise(spec, command):
     check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0))
     if os.getppid() != engine:
         end(1)
+    os.close(ready)
     os.close(1)
     os.close(2)  # the streams close when the last of the tree is gone
     while True:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 GRACE_S = 5.0  # for a killed tree to be gone
@@ -39,10 +39,20 @@ class Completed:
     max_rss_bytes: int
 
 
-def supervise(command: list[str], variables: Mapping[str, str], limits: Limits) -> Completed:
-    """Run a layer's command to its end, or to the end of its time; kills all that is left."""
+def supervise(
+    command: Callable[[int], list[str]], variables: Mapping[str, str], limits: Limits
+) -> Completed:
+    """Run a layer's command to its end, or to the end of its time; kills all that is left.
+
+    `command` gets the descriptor on which the layer says that it is about to become the candidate.
+    Raises OSError where it never does: then this machine failed, not the candidate.
+    """
     started = time.monotonic()
-    child = _Child(command, variables)
+    told, ready = os.pipe()
+    try:
+        child = _Child(command(ready), variables, ready)
+    finally:
+        os.close(ready)
     with _LOCK:
         _RUNNING.add(child)
     try:
@@ -52,6 +62,11 @@ def supervise(command: list[str], variables: Mapping[str, str], limits: Limits) 
         with _LOCK:
             _RUNNING.discard(child)
         status, peak = child.reap()
+        begun = os.read(told, 1)
+        os.close(told)
+    if not begun and not timed_out:
+        said = kept[1].text().strip().splitlines() or [f"it ended with status {status}"]
+        raise OSError(f"the sandbox did not start: {said[-1]}")
     code = 128 - status if status > 128 else status  # both layers report signals as 128 + n
     out, err = (printable(k.text()) for k in kept)
     return Completed(code, out, err, timed_out, time.monotonic() - started, peak)
@@ -98,7 +113,7 @@ def _listen(child: _Child, deadline: float, keep: int) -> tuple[tuple[_Kept, _Ke
 class _Child:
     """A process and its pidfd: signals can never reach another process of the same number."""
 
-    def __init__(self, command: list[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, command: list[str], variables: Mapping[str, str], ready: int) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -106,6 +121,7 @@ class _Child:
             stderr=subprocess.PIPE,
             env=dict(variables),
             cwd="/",
+            pass_fds=(ready,),
             start_new_session=True,  # the terminal's Ctrl-C is the engine's to handle
         )
         assert self._process.stdout is not None and self._process.stderr is not None
