@@ -131,7 +131,10 @@ def decide(estimates: Sequence[Estimate], artifact: str, standing: Standing) -> 
     if gains[worst] < WORST_WORKLOAD:
         lost = f"{worst} loses {1 - gains[worst]:.1%}, more than the 1 % allowed"
         return verdict(Status.REJECTED, f"{gain - 1:+.2%} in the mean, but {lost}")
-    return verdict(Status.ACCEPTED, f"{gain - 1:+.2%} against the high-water mark")
+    return verdict(
+        Status.ACCEPTED,
+        f"{gain - 1:+.2%} against the high-water mark, estimated: nothing was run on a GPU",
+    )
 
 
 def judge_tree(repo: Repo, tree: str, bench: Bench, standing: Standing | None) -> Verdict:
