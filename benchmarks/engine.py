@@ -24,6 +24,7 @@ from avo_cute.build import BuildRequest, Source
 from avo_cute.build.analyse import ClassResult, judge_class
 from avo_cute.evolve import Limits, evolve, make_operator
 from avo_cute.lineage import AttemptDraft, Lineage
+from avo_cute.operators.search import knobs_line
 from avo_cute.plan import Wanted, init, open_run, seed_of
 from avo_cute.records import Attempt, Status
 from avo_cute.sandbox import choose_layer
@@ -157,7 +158,7 @@ def _record_many(lineage: Lineage, run: str, count: int) -> None:
                 "Artifact": f"{n:064x}",
                 "Session": str(n // 16 + 1),
             }
-            values = json.dumps({"values": {"a": str(n)}, "before": {"a": "0"}})
+            line = knobs_line({"a": "0"}, {"a": str(n)})
             lineage.record(
                 AttemptDraft(
                     run,
@@ -165,7 +166,7 @@ def _record_many(lineage: Lineage, run: str, count: int) -> None:
                     lineage.head(run),
                     status,
                     f"[CuTe,Softmax,Sm100] Attempt number {n}",
-                    f"Hypothesis {n}.\n\n knobs {values}",
+                    f"Hypothesis {n}.\n\n{line}",
                     facts,
                 )
             )

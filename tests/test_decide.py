@@ -1,17 +1,29 @@
 """The static decision: accepted only if better than the high-water mark and worse nowhere."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avo_cute.records import Estimate, Status
+from avo_cute.records import Estimate, Facts, Status, Verdict
 from avo_cute.score import STATIC_MARGIN, Standing, decide
 
 
-def estimates(**cycles):
-    return [Estimate(name, value, "tensor", {}) for name, value in cycles.items()]
+def judged(artifact="new", spills=0, **cycles):
+    """A verdict as it comes before the decision."""
+    facts = replace(FACTS, spill_loads=spills)
+    return Verdict(
+        Status.ACCEPTED,
+        "",
+        artifact=artifact,
+        estimates=tuple(Estimate(name, value, "tensor", {}) for name, value in cycles.items()),
+        facts=dict.fromkeys(cycles, facts),
+    )
+
+
+FACTS = Facts("sm_90a", "", (), 168, (), 0, 0, 0, 0, 0, 0, 0, 0, {})
 
 
 def standing(high_water=None, **kwargs):
@@ -20,31 +32,31 @@ def standing(high_water=None, **kwargs):
 
 
 def test_better_is_accepted_and_scored_against_both():
-    verdict = decide(estimates(a=50, b=100), "new", standing({"a": 80.0, "b": 160.0}))
+    verdict = decide(judged("new", a=50, b=100), standing({"a": 80.0, "b": 160.0}))
     assert verdict.status is Status.ACCEPTED
     assert verdict.score == pytest.approx(2.0)
     assert verdict.gain == pytest.approx(1.6)
 
 
 def test_better_than_the_seed_but_not_than_the_best_is_rejected():
-    verdict = decide(estimates(a=90, b=180), "new", standing({"a": 80.0, "b": 160.0}))
+    verdict = decide(judged("new", a=90, b=180), standing({"a": 80.0, "b": 160.0}))
     assert verdict.status is Status.REJECTED
     assert verdict.score > 1 > verdict.gain
 
 
 def test_a_mean_gain_does_not_buy_a_loss_of_more_than_one_percent():
-    verdict = decide(estimates(a=90, b=203), "new", standing())
+    verdict = decide(judged("new", a=90, b=203), standing())
     assert verdict.status is Status.REJECTED
     assert "b loses 1.5%" in verdict.reason
-    assert decide(estimates(a=90, b=201), "new", standing()).status is Status.ACCEPTED
+    assert decide(judged("new", a=90, b=201), standing()).status is Status.ACCEPTED
 
 
 def test_noise_of_the_model_is_equal():
-    assert decide(estimates(a=99.99, b=199.99), "new", standing()).status is Status.EQUAL
+    assert decide(judged("new", a=99.99, b=199.99), standing()).status is Status.EQUAL
 
 
 def test_the_same_objects_are_no_change():
-    assert decide(estimates(a=100, b=200), "incumbent", standing()).status is Status.NO_CHANGE
+    assert decide(judged("incumbent", a=100, b=200), standing()).status is Status.NO_CHANGE
 
 
 @pytest.mark.parametrize(
@@ -58,9 +70,18 @@ def test_the_same_objects_are_no_change():
 )
 def test_known_objects_keep_their_verdict(recorded, expected):
     known = standing(seen={"old": (7, recorded)})
-    verdict = decide(estimates(a=50, b=100), "old", known)
+    verdict = decide(judged("old", a=50, b=100), known)
     assert verdict.status is expected
     assert "attempt 7" in verdict.reason
+
+
+def test_new_spills_are_not_accepted_on_an_estimate():
+    verdict = decide(judged(a=50, b=100, spills=4), standing(facts={"a": FACTS, "b": FACTS}))
+    assert verdict.status is Status.REJECTED
+    assert "a spills: 4 local-memory instructions, not 0" in verdict.reason
+    as_before = dict.fromkeys("ab", replace(FACTS, spill_stores=4))
+    verdict = decide(judged(a=50, b=100, spills=4), standing(facts=as_before))
+    assert verdict.status is Status.ACCEPTED
 
 
 cycle_pairs = st.tuples(*[st.floats(1, 1e12)] * 2)
@@ -69,7 +90,7 @@ cycle_pairs = st.tuples(*[st.floats(1, 1e12)] * 2)
 @given(cycle_pairs, cycle_pairs)
 def test_accepted_means_a_lower_geometric_mean_and_no_loser(high_water, cycles):
     a, b = cycles
-    verdict = decide(estimates(a=a, b=b), "new", standing(dict(zip("ab", high_water, strict=True))))
+    verdict = decide(judged("new", a=a, b=b), standing(dict(zip("ab", high_water, strict=True))))
     gains = [old / new for old, new in zip(high_water, cycles, strict=True)]
     if verdict.status is Status.ACCEPTED:
         assert math.log(gains[0]) + math.log(gains[1]) > STATIC_MARGIN
@@ -80,12 +101,12 @@ def test_accepted_means_a_lower_geometric_mean_and_no_loser(high_water, cycles):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
 def test_a_number_that_is_none_is_never_accepted(bad):
     """R05: NaN, zero or negative time must not be averaged away."""
-    verdict = decide(estimates(a=bad, b=100), "new", standing())
+    verdict = decide(judged("new", a=bad, b=100), standing())
     assert verdict.status is Status.AUDIT_FAILED
     assert verdict.score is None
 
 
 def test_a_missing_workload_is_never_accepted():
-    verdict = decide(estimates(a=10), "new", standing())
+    verdict = decide(judged("new", a=10), standing())
     assert verdict.status is Status.AUDIT_FAILED
     assert "b" in verdict.reason

@@ -25,7 +25,7 @@ SEED = Seed({"LICENSE": b"free\n", "pkg/k.py": b"x = 0\n"}, "tiny 1.0 abc", "Imp
 def made(tmp_path):
     """A lineage with a seed and a run."""
     lineage = Lineage.create(tmp_path / "lineage.git")
-    lineage.start_run(RUN, lineage.init_seed("t", SEED, "[CuTe]"), FACTS)
+    lineage.start_run(RUN, lineage.init_seed("t", SEED), FACTS)
     return lineage
 
 

@@ -98,7 +98,7 @@ class Lineage:
 
     # Seeds and runs.
 
-    def init_seed(self, task: str, seed: Seed, prefix: str = "") -> str:
+    def init_seed(self, task: str, seed: Seed) -> str:
         """Commit the seed of a task; the commit there already if it holds the same files."""
         blobs = self.repo.write_blobs(list(seed.files.values()))
         entries = {path: Entry(FILE, b) for path, b in zip(seed.files, blobs, strict=True)}
@@ -113,7 +113,7 @@ class Lineage:
                 "use another --lineage PATH"
             )
         facts = {"Task": task, "Upstream": seed.upstream}
-        message = trailers.compose(f"{prefix} {seed.subject}", "", facts)
+        message = trailers.compose(seed.subject, "", facts)
         commit = self.repo.commit(tree, (), message, int(time.time()))
         self.repo.update_refs([RefUpdate(ref, commit, ABSENT)], "seed")
         if not self.repo.refs("refs/heads/lineage"):

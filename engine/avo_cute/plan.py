@@ -89,8 +89,7 @@ def open_lineage(path: Path) -> Lineage:
 def init(path: Path, task: Task, seed: Seed) -> Lineage:
     """Create the lineage if needed and commit the seed of a task in it."""
     lineage = Lineage.open(path) if Lineage.exists(path) else Lineage.create(path)
-    prefix = task.settings.subject
-    lineage.init_seed(task.name, seed, next(iter(prefix.values())))
+    lineage.init_seed(task.name, seed)
     return lineage
 
 

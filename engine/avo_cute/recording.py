@@ -99,7 +99,7 @@ def _row(estimate: Estimate, verdict: Verdict) -> str:
     known = ""
     if facts is not None:
         roles = "/".join(map(str, facts.register_roles)) or str(facts.registers)
-        known = f"  {roles}  {facts.spill_loads + facts.spill_stores}"
+        known = f"  {roles}  {facts.spills}"
     return f"  {estimate.workload:16s} {estimate.cycles:12.0f}  {estimate.bound:8s}{known}"
 
 

@@ -88,6 +88,11 @@ class Facts:
     instructions: int
     mix: Mapping[str, int]  # unit name -> instructions
 
+    @property
+    def spills(self) -> int:
+        """Local-memory instructions."""
+        return self.spill_loads + self.spill_stores
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:

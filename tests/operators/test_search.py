@@ -10,7 +10,7 @@ import pytest
 
 from avo_cute.knobs import Knob, Site, read
 from avo_cute.operators import Candidate, Operator
-from avo_cute.operators.search import SearchOperator, assignment_of
+from avo_cute.operators.search import SearchOperator, assignment_of, knobs_line
 from avo_cute.records import Attempt, Status, Target, Workload
 
 TARGET = Target("b200", "sm_100a", "sm100", 148, 232448, 132120576, "B200")
@@ -213,10 +213,11 @@ def test_a_proposal_reads_as_one_idea():
         assert "Prediction for mha-full: faster than the parent." in words
         assert "No other object changes (mha-causal)." in words
         assert not re.search(r"^[A-Za-z0-9-]+\s*:", proposal.body.split("What changed:")[0], re.M)
-        values, before = assignment_of(proposal.body)
-        sizes.add(len(before))
-        assert all(f"  {n}: {before[n]} -> {values[n]}" in proposal.body for n in before)
-        assert read(knobs, proposal.files) == values
+        change = assignment_of(proposal.body)
+        sizes.add(len(change.new))
+        before, after = read(knobs, source(knobs).files), read(knobs, proposal.files)
+        assert {n: v for n, v in after.items() if v != before[n]} == change.new
+        assert all(f"  {n}: {before[n]} -> {v}" in proposal.body for n, v in change.new.items())
         assert proposal.files["k.py"].endswith(b"}  # kept\n")
     assert sizes == {1, 2}
 
@@ -253,8 +254,8 @@ def test_values_outside_the_choices_are_kept_and_learned_around():
                 1.0,
             )
         )
-    values = [assignment_of(a.body)[0] for a in history]
-    assert {v["a"] for v in values} == {"agent_made(3)", "0", "1", "2"}
+    changes = [assignment_of(a.body).new for a in history]
+    assert {c.get("a", "agent_made(3)") for c in changes} == {"agent_made(3)", "0", "1", "2"}
 
 
 def test_a_parent_without_knobs_leaves_nothing_to_try():
@@ -264,11 +265,14 @@ def test_a_parent_without_knobs_leaves_nothing_to_try():
     assert operator(sm90).propose(source(sm90), []) is None
 
 
+ARROW = "0" * 16 + " -> " + "1" * 16
+
+
 @pytest.mark.parametrize(
     "body",
-    ["", "knobs", " knobs {}", " knobs {oops}", ' knobs {"values": 3, "before": {}}',
-     ' knobs {"values": {"a": 1}, "before": {}}', ' knobs {"values": {}, "before": []}',
-     ' knobs ["values"]', ' knobs ' + '{"values":' * 3000 + "}"],
+    ["", "knobs", " knobs {}", " knobs {oops} " + ARROW, " knobs [] " + ARROW,
+     ' knobs {"a": 1} ' + ARROW, ' knobs {"a": "1"} ' + ARROW[:-1],
+     " knobs " + '{"a":' * 3000 + "} " + ARROW],
 )  # fmt: skip
 def test_a_message_that_someone_else_wrote_is_no_assignment(body):
     assert assignment_of(body) is None
@@ -281,7 +285,7 @@ def past(number: int) -> Attempt:
     rng = random.Random(number)
     values = {k.name: rng.choice(k.choices) for k in WIDE}
     old = {name: rng.choice("012") for name in rng.sample(sorted(values), 2)}
-    body = f" knobs {json.dumps({'values': values, 'before': old})}"
+    body = knobs_line({**values, **old}, {name: values[name] for name in old})
     score = None if number % 7 == 0 else rng.uniform(0.9, 1.1)
     status = Status.REJECTED if score else Status.BUILD_FAILED
     return Attempt(f"c{number}", "t", "seed", "r", number, status, "", body, 1, {}, score)

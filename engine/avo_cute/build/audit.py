@@ -109,8 +109,8 @@ def signals(candidate: Facts, incumbent: Facts) -> tuple[str, ...]:
     ):
         if after < before:
             found.append(f"fewer {name} than the incumbent: {after} instead of {before}")
-    if spills := candidate.spill_loads + candidate.spill_stores:
-        before = incumbent.spill_loads + incumbent.spill_stores
+    if spills := candidate.spills:
+        before = incumbent.spills
         found.append(f"spills: {spills} local-memory instructions (incumbent: {before})")
     return tuple(found)
 

@@ -1,6 +1,6 @@
 """The search operator: no model, no key, only knobs. Uniform mutation, or a TPE sampler.
 
-What it knows is in the lineage: every proposal's body carries its knobs' values on one line, from
+What it knows is in the lineage: every proposal's body carries its changed knobs on one line, from
 which a resumed run rebuilds the same state. One seed and one history give one proposal.
 """
 
@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import combinations, islice, product
 from typing import ClassVar, Literal
 
@@ -29,6 +30,15 @@ _SIZES = (1, 1, 1, 1, 1, 1, 1, 2, 2, 3)  # knobs in a proposal: a commit should 
 _DRAWS = 200  # random mutations that may be refused before neighbours are listed one by one
 _LISTED = 4_000  # neighbours looked at before the space counts as exhausted
 _STARTUP = 5  # attempts before the sampler has something to learn from
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The knobs that an attempt changed, and the whole assignments before and after, by key."""
+
+    new: Values
+    before: str
+    after: str
 
 
 @dataclass
@@ -82,12 +92,10 @@ class SearchOperator:
             score = before
         if score is not None:
             self._scores[attempt.commit] = score
-        assignment = assignment_of(attempt.body)
-        if assignment is not None:
-            values, old = assignment
-            self._tried |= {_key(values), _key({**values, **old})}
-            new = {name: values[name] for name in old if name in values}
-            self._tpe.add(new, (score or 0.0) / before)
+        change = assignment_of(attempt.body)
+        if change is not None:
+            self._tried |= {change.before, change.after}
+            self._tpe.add(change.new, (score or 0.0) / before)
 
     def _mutations(self, values: Values) -> Iterator[dict[str, str]]:
         """Changes to try, best guess first; lazily, because the first is mostly good."""
@@ -114,33 +122,40 @@ class SearchOperator:
         return Proposal(
             files=apply(self._active, parent.files, changes),
             subject=subject_of(changed, changes),
-            body=f"{body}\n\n{_line(values, changes)}\n",
+            body=f"{body}\n\n{knobs_line(values, changes)}\n",
         )
 
 
-def assignment_of(body: str) -> tuple[dict[str, str], dict[str, str]] | None:
-    """What a commit's body says: values of all knobs, and those of the changed ones before."""
-    found = re.search(r"^[ ]*knobs (\{.*\})[ ]*$", body, re.MULTILINE)
+def assignment_of(body: str) -> Change | None:
+    """What a commit's body says it changed; None where it does not, or says it unreadably."""
+    found = _LINE.search(body)
     if found is None:
         return None
     try:
-        line = json.loads(found[1])
-        values, before = line["values"], line["before"]
-        assert all(isinstance(v, str) for v in (*values.values(), *before.values()))
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, AssertionError):
+        new = json.loads(found["new"])
+    except (ValueError, RecursionError):
         return None  # the message is untrusted text
-    return values, before
+    if not (isinstance(new, dict) and all(isinstance(v, str) for v in new.values())):
+        return None
+    return Change(new, found["before"], found["after"])
 
 
-def _line(values: Values, changes: Values) -> str:
-    """One line with a leading space, so that git takes it neither for a trailer nor for prose."""
-    after = {**values, **{name: normal(value) for name, value in changes.items()}}
-    before = {name: values[name] for name in changes}
-    return f" knobs {json.dumps({'values': after, 'before': before}, sort_keys=True)}"
+# One line with a leading space, so that git takes it neither for a trailer nor for prose.
+_LINE = re.compile(
+    r"^ *knobs (?P<new>\{.*\}) (?P<before>[0-9a-f]{16}) -> (?P<after>[0-9a-f]{16}) *$", re.MULTILINE
+)
+
+
+def knobs_line(values: Values, changes: Values) -> str:
+    """The line that `assignment_of` reads: new values, and both assignments as a whole."""
+    new = {name: normal(value) for name, value in changes.items()}
+    text = json.dumps(new, sort_keys=True)
+    return f" knobs {text} {_key(values)} -> {_key({**values, **new})}"
 
 
 def _key(values: Values) -> str:
-    return json.dumps(values, sort_keys=True)
+    """Names a whole assignment."""
+    return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _subsets(wanted: Mapping[str, str], rng: random.Random) -> Iterator[dict[str, str]]:
