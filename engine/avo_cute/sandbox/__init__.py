@@ -3,7 +3,7 @@
 Two layers do the same job. `bwrap` gives a child namespaces of its own: a file system of read-only
 binds, no network, no other processes. `landlock` needs nothing installed: kernel rules on paths,
 TCP, signals and abstract sockets, with a supervisor that outlives the child and kills what it
-leaves behind. In both a seccomp filter refuses sockets other than unix ones and everything that
+leaves behind. In both a seccomp filter refuses sockets to anybody outside and everything that
 reaches into other processes or mounts, resources are limited, and the whole tree dies in the end.
 """
 
@@ -11,17 +11,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import site
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from ..errors import MachineFailed
-from .process import Completed, Limits, kill_all, output_of, printable, supervise
+from . import seccomp
+from .process import (
+    Completed,
+    Limits,
+    Signs,
+    kill_all,
+    output_of,
+    printable,
+    signs,
+    supervise,
+)
 
 __all__ = [
     "Completed",
@@ -53,6 +64,7 @@ def run(
     read: Sequence[Path] = (),
     write: Sequence[Path] = (),
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
     limits: Limits | None = None,
     layer: str | None = None,
 ) -> Completed:
@@ -60,21 +72,19 @@ def run(
 
     It sees the interpreter, the system's libraries and `read` (read-only, at their own paths) and
     may write to `write` and to a private HOME, /tmp and /dev/shm. stdin is empty, the environment
-    is ours. Raises `MachineFailed` if this machine cannot start it.
+    is ours, `cwd` is its HOME where none is given. Raises `MachineFailed` if this machine cannot
+    start it.
     """
     limits, layer = limits or Limits(), layer or choose_layer()
-    with _private_folder() as home:
-        before, spec = _layer(layer, read, write, home, limits)
-        inner = [sys.executable, "-I", "-S", "-E", str(CONFINE)]
-        variables = _variables(Path("/tmp") if layer == "bwrap" else home) | dict(env or {})
-
-        def command(ready: int) -> list[str]:
-            return [*before, *inner, str(ready), spec, *argv]
-
-        try:
-            return supervise(command, variables, limits)
-        except OSError as error:
-            raise MachineFailed(f"cannot run {argv[0]}: {error}") from None
+    try:
+        with _private_folder(layer) as home, signs(layer == "bwrap") as told:
+            paths = _Paths(tuple(read), tuple(write), home)
+            spec = _spec(layer, paths, limits, cwd, told)
+            command = _command(layer, argv, paths, spec, told)
+            done = supervise(command, _variables(home) | dict(env or {}), limits, told)
+    except OSError as error:
+        raise MachineFailed(f"cannot run {argv[0]}: {error}") from None
+    return replace(done, layers=() if layer == "none" else tuple(describe(layer).split("+")))
 
 
 def choose_layer(allow_none: bool = False) -> str:
@@ -110,29 +120,48 @@ def landlock_abi() -> int:
     return int(output_of([sys.executable, "-I", "-S", "-E", str(CONFINE), "abi"]) or 0)
 
 
-def _layer(
-    layer: str, read: Sequence[Path], write: Sequence[Path], home: Path, limits: Limits
-) -> tuple[list[str], str]:
-    """What comes before our launcher, and the launcher's specification."""
-    readable = [*_system(), *read, CONFINE]
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """What a command may see and change."""
+
+    read: tuple[Path, ...]
+    write: tuple[Path, ...]
+    home: Path
+
+
+def _command(layer: str, argv: Sequence[str], paths: _Paths, spec: str, told: Signs) -> list[str]:
+    """The full command line of a layer."""
+    inner = [sys.executable, "-I", "-S", "-E", str(CONFINE), spec, *argv]
+    return [*_bwrap(paths, told), *inner] if layer == "bwrap" else inner
+
+
+def _spec(layer: str, paths: _Paths, limits: Limits, cwd: Path | None, told: Signs) -> str:
+    """What confine.py is to do, as JSON."""
+    filter_ = b"" if layer == "none" else seccomp.program(layer, landlock_abi())
     spec = {
-        "landlock": layer == "landlock",
-        "seccomp": layer != "none",
+        "landlock": {"landlock": "paths", "bwrap": "processes"}.get(layer, ""),
+        "seccomp": filter_.hex(),
         "supervise": layer != "bwrap",  # bwrap's own process 1 does that
-        "read": [str(p) for p in readable],
-        "write": [*map(str, write), str(home), *_DEVICES],
+        "read": [str(p) for p in (*_system(), *paths.read)],
+        "write": [*map(str, paths.write), str(paths.home), *_DEVICES],
         "limits": [limits.memory_bytes, limits.cpu_s, limits.file_bytes],
+        "home": str(paths.home),
+        "cwd": str(cwd or paths.home),
+        "started": told.started[1],
     }
-    return (_bwrap(readable, write) if layer == "bwrap" else []), json.dumps(spec)
+    return json.dumps(spec)
 
 
-def _bwrap(read: Sequence[Path], write: Sequence[Path]) -> list[str]:
+def _bwrap(paths: _Paths, told: Signs) -> list[str]:
     words = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
-    for option, paths in (("--ro-bind", read), ("--bind", write)):
-        for path in paths:
+    words += ["--info-fd", str(told.info[1])]
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", str(_BWRAP_HOME)]
+    readable = (*_system(), *paths.read, CONFINE)
+    for option, chosen in (("--ro-bind", readable), ("--bind", paths.write)):
+        for path in chosen:
             words += [option, str(path), str(path)]
-    return [*words, "--remount-ro", "/", "--chdir", "/tmp", "--"]
+    # /proc/sys is the whole machine's: root may write to it even without any capability
+    return [*words, "--remount-ro", "/proc", "--remount-ro", "/", "--"]
 
 
 def _variables(home: Path) -> dict[str, str]:
@@ -140,12 +169,14 @@ def _variables(home: Path) -> dict[str, str]:
     return {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
-        "USER": "candidate",
+        "USER": "candidate",  # there is no /etc/passwd to look it up in
         "LOGNAME": "candidate",
         **dict.fromkeys(places, str(home)),
     }
 
 
+_BWRAP_HOME = Path("/tmp/avo-cute-home")  # in the sandbox's own /tmp, which is memory
+_OLDEST_LANDLOCK = 3  # before, any file could be truncated
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -153,8 +184,9 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 def _system() -> tuple[Path, ...]:
     """What every Python program needs to see: the system's libraries and the interpreter."""
     wanted = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"]
-    wanted += ["/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime"]
-    wanted += [sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent)]
+    wanted += ["/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/alternatives"]
+    wanted += [sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix)]
+    wanted += [*map(str, _links(Path(sys.executable))), str(Path(os.__file__).parent)]
     wanted += site.getsitepackages()
     kept: list[Path] = []
     for path in sorted({Path(p) for p in wanted if Path(p).exists()}, key=lambda p: len(p.parts)):
@@ -163,8 +195,20 @@ def _system() -> tuple[Path, ...]:
     return tuple(kept)
 
 
+def _links(path: Path) -> Iterator[Path]:
+    """The folders that a chain of links goes through, from `path` to the file itself."""
+    for _ in range(40):  # as many as the kernel follows
+        yield path.parent
+        if not path.is_symlink():
+            return
+        path = path.parent / path.readlink()
+
+
 @contextlib.contextmanager
-def _private_folder() -> Iterator[Path]:
+def _private_folder(layer: str) -> Iterator[Path]:
+    if layer == "bwrap":
+        yield _BWRAP_HOME
+        return
     try:
         folder = Path(tempfile.mkdtemp(prefix="avo-cute-home-"))
     except OSError as error:
@@ -187,8 +231,9 @@ def _probe_bwrap() -> Probe:
 
 def _probe_landlock() -> Probe:
     abi = landlock_abi()
-    if not abi:
-        return Probe("landlock", False, "needs Linux 5.13 or newer with Landlock switched on")
+    if abi < _OLDEST_LANDLOCK or not seccomp.supported():
+        needs = "needs Linux 6.2 or newer with Landlock switched on, on x86_64 or aarch64"
+        return Probe("landlock", False, needs)
     done = _try("landlock")
     if done:
         return Probe("landlock", False, done)
