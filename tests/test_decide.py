@@ -32,10 +32,10 @@ def standing(high_water=None, **kwargs):
 
 
 def test_better_is_accepted_and_scored_against_both():
-    verdict = decide(judged("new", a=50, b=100), standing({"a": 80.0, "b": 160.0}))
+    verdict = decide(judged("new", a=50, b=100), standing({"a": 60.0, "b": 120.0}))
     assert verdict.status is Status.ACCEPTED
     assert verdict.score == pytest.approx(2.0)
-    assert verdict.gain == pytest.approx(1.6)
+    assert verdict.gain == pytest.approx(1.2)
 
 
 def test_better_than_the_seed_but_not_than_the_best_is_rejected():
@@ -76,12 +76,20 @@ def test_known_objects_keep_their_verdict(recorded, expected):
 
 
 def test_new_spills_are_not_accepted_on_an_estimate():
-    verdict = decide(judged(a=50, b=100, spills=4), standing(facts={"a": FACTS, "b": FACTS}))
+    verdict = decide(judged(a=90, b=180, spills=4), standing(facts={"a": FACTS, "b": FACTS}))
     assert verdict.status is Status.REJECTED
     assert "a spills: 4 local-memory instructions, not 0" in verdict.reason
     as_before = dict.fromkeys("ab", replace(FACTS, spill_stores=4))
-    verdict = decide(judged(a=50, b=100, spills=4), standing(facts=as_before))
+    verdict = decide(judged(a=90, b=180, spills=4), standing(facts=as_before))
     assert verdict.status is Status.ACCEPTED
+
+
+def test_a_step_too_good_to_be_true_is_not_accepted():
+    """R07: a single step of more than 1.3 x is the model's mistake until something measures it."""
+    verdict = decide(judged(a=50, b=100), standing({"a": 70.0, "b": 140.0}))
+    assert verdict.status is Status.REJECTED
+    assert "more than it can be believed" in verdict.reason
+    assert decide(judged(a=55, b=110), standing({"a": 70.0, "b": 140.0})).status is Status.ACCEPTED
 
 
 cycle_pairs = st.tuples(*[st.floats(1, 1e12)] * 2)

@@ -29,6 +29,7 @@ from .stats import geomean
 from .task import Task
 
 STATIC_MARGIN = 0.0005  # gains below this are `equal`: the estimate resolves no finer
+IMPLAUSIBLE = 1.3  # a step beyond this says more about the estimate than about the candidate
 WORST_WORKLOAD = 0.99  # no workload may lose more than 1 %
 
 Spread = Callable[
@@ -132,6 +133,8 @@ def _ruling(
     if gains[worst] < WORST_WORKLOAD:
         lost = f"{worst} loses {1 - gains[worst]:.1%}, more than the 1 % allowed"
         return Status.REJECTED, f"{gain - 1:+.2%} in the mean, but {lost}"
+    if gain > IMPLAUSIBLE:
+        return Status.REJECTED, f"{against} by the estimate: more than it can be believed with"
     if spilled := _spilled(verdict, standing):
         return Status.REJECTED, f"{against} by the estimate, but {spilled}"
     return Status.ACCEPTED, f"{against}, estimated: nothing was run on a GPU"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from avo_cute import sandbox
+from avo_cute import knobs, sandbox
 from avo_cute.build import BuildRequest, Source, build_class
 from avo_cute.build.analyse import ClassResult, judge_class
 from avo_cute.plan import seed_of
@@ -118,6 +118,22 @@ def test_a_rebuild_elsewhere_gives_the_same_bytes(ask, layer, tmp_path, monkeypa
 def test_the_other_targets_build(ask, target, arch):
     (artifact,) = judged(ask(target, "mha-causal-4k")).artifacts
     assert artifact.facts.arch == arch
+
+
+@pytest.mark.parametrize("knob", ["unroll_mma", "unroll_softmax", "unroll_correction"])
+def test_unrolling_a_roles_loop_is_no_gain_by_itself(ask, seed, tmp_path, knob):
+    """One role doing two steps per iteration must not look as if the others had half the work."""
+    chosen = [k for k in FA4.knobs.KNOBS if k.name == knob and "sm100" in k.families]
+    files = {k.file: (seed.directory / k.file).read_bytes() for k in chosen}
+    before = knobs.read(chosen, files)
+    other = next(c for c in chosen[0].choices if knobs.read(chosen, files)[knob] != c)
+    shutil.copytree(seed.directory, tmp_path / "tree")
+    for name, data in knobs.apply(chosen, files, {knob: other}).items():
+        (tmp_path / "tree" / name).write_bytes(data)
+    source = Source(f"{knob} {before[knob]} -> {other}", tmp_path / "tree")
+    (seed_estimate,) = judged(ask("b200", "mha-causal-8k")).estimates
+    (estimate,) = judged(ask("b200", "mha-causal-8k", source=source)).estimates
+    assert estimate.cycles == pytest.approx(seed_estimate.cycles, rel=0.03)
 
 
 def test_gqa_is_another_kernel(ask):

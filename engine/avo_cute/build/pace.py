@@ -74,27 +74,58 @@ def plain_pace(kernel: Kernel, launch: Launch, rates: Rates, total_bytes: float)
 def _pace(code: Code, roles: Mapping[int | None, Sequence[Code]], rates: Rates) -> Pace:
     busy = _busy(code, rates)
     producer = _leanest((c for codes in roles.values() for c in codes), "tma")
+    partners = [(c, _scale(c, code)) for codes in roles.values() for c in [_reader(codes)] if c]
+    in_chain = [(c, s) for c, s in partners if s and not _rescales(c)] if code.tcgen05 else []
+    streams = max(1.0, sum(c.streams for c, _ in in_chain))
     if producer is not None:
-        _add(busy, _busy(producer, rates), 1.0)
-        busy["shared"] += producer.tma_bytes / SHARED_BYTES
+        times = _refills(producer, code, streams) if code.tcgen05 else 1.0
+        _add(busy, _busy(producer, rates), times)
+        busy["shared"] += times * producer.tma_bytes / SHARED_BYTES
     if not code.tcgen05:
         busy["order"] = code.streams * section_cycles(_steps(code, rates), rates)
         return Pace(code.streams, _alone(code, rates), busy, code.fma)
-    partners = [(c, _scale(c, code)) for codes in roles.values() for c in [_reader(codes)] if c]
     for partner, scale in partners:
         _add(busy, _busy(partner, rates), scale)
-    in_chain = [(c, s) for c, s in partners if s and not _rescales(c)]
-    streams = max(1.0, sum(c.streams * s for c, s in in_chain))
-    waits = max((_alone(c, rates) for c, _ in in_chain), default=0.0)
+    waits = max((_alone(c, rates) * scale for c, scale in in_chain), default=0.0)
     return Pace(streams, busy["tensor"] / streams + waits, busy, code.fma)
+
+
+def _refills(producer: Code, matrix: Code, streams: float) -> float:
+    """Iterations of the loading loop per step: what the step reads as B, over what one brings.
+
+    Every stream multiplies by the same B tiles.
+    """
+    pairs = zip(matrix.matrix, matrix.weights, strict=True)
+    read = sum(m.b_bytes * w for m, w in pairs if m)
+    return read / streams / producer.tma_bytes
 
 
 def _scale(partner: Code, matrix: Code) -> float:
     """Iterations of a partner's loop per step of the matrix loop."""
-    pairs = zip(matrix.matrix, matrix.weights, strict=True)
-    wanted = [(m, w) for m, w in pairs if m and (m.carried if _rescales(partner) else m.fresh)]
-    columns = sum(m.n * w for m, w in wanted)
+    fresh, carried = _columns_written(matrix)
+    columns = carried if _rescales(partner) else fresh
     return columns / (partner.columns("LDTM") * partner.streams)
+
+
+def _columns_written(code: Code) -> tuple[float, float]:
+    """Accumulator columns per step: of chains that overwrite them, and of those that add to them.
+
+    A chain of instructions ends with a commit (UTCBAR), and where the flag or the kind of the A
+    operand says that another accumulator is meant. Counting chains and not flags: in an unrolled
+    loop only the first of several additions to an accumulator carries a run-time flag.
+    """
+    fresh = carried = 0.0
+    last: Matrix | None = None
+    for i, m, w in zip(code.instructions, code.matrix, code.weights, strict=True):
+        if i.name == "UTCBAR":
+            last = None
+        elif m is not None:
+            if last is None or m.fresh or m.carried or m.a_in_shared != last.a_in_shared:
+                fresh, carried = (
+                    (fresh + m.n * w, carried) if m.fresh else (fresh, carried + m.n * w)
+                )
+            last = m
+    return fresh, carried
 
 
 def _rescales(code: Code) -> bool:
