@@ -18,6 +18,7 @@ from .records import Attempt, Status
 from .repo import Repo
 
 UNKNOWN = -1
+SEEN = "What was seen: "  # begins the line of a body that says how an attempt ended
 
 
 def attempts_of(repo: Repo, run: str, start: str) -> list[Attempt]:
@@ -71,6 +72,12 @@ def best_of(run: str, attempts: Sequence[Attempt]) -> Attempt:
 def last_number(repo: Repo, run: str, attempts: Sequence[Attempt]) -> int:
     """The highest number that a trailer or a ref of the run has; 0 where there is none."""
     return max([0, *(a.number for a in attempts), *_numbers(repo, run).values()])
+
+
+def seen(attempt: Attempt) -> str:
+    """Why an attempt ended as it did, from its body."""
+    lines = (line.strip() for line in attempt.body.splitlines())
+    return next((t.removeprefix(SEEN) for t in lines if t.startswith(SEEN)), str(attempt.status))
 
 
 def branch(run: str) -> str:

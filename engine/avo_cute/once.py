@@ -8,7 +8,7 @@ from . import workspace
 from .errors import BadInput
 from .lineage import Lineage
 from .operators import Proposal
-from .plan import Wanted, default_target, make_bench, open_lineage, resume
+from .plan import Wanted, default_target, make_bench, resume
 from .records import Attempt, Verdict
 from .run import Run, Watch
 from .score import Bench, Spread, Standing, judge_tree, standing_of
@@ -20,7 +20,7 @@ def evaluate_once(
     candidate: str, against: str | None, wanted: Wanted, spread: Spread, watch: Watch
 ) -> tuple[Bench, Verdict]:
     """The verdict on a revision or a folder, against the incumbent or `against`."""
-    lineage = open_lineage(wanted.lineage)
+    lineage = Lineage.open(wanted.lineage)
     name = lineage.find_run(wanted.run) if wanted.run or lineage.runs() else None
     facts = lineage.run_facts(name) if name else {}
     task = find_task(wanted.task or facts.get("Task") or lineage.tasks()[0])
@@ -46,7 +46,7 @@ def record_once(
     directory: Path, message: str, wanted: Wanted, spread: Spread, watch: Watch
 ) -> Attempt:
     """Evaluate a folder as an attempt of the run and commit it with its verdict."""
-    lineage = open_lineage(wanted.lineage)
+    lineage = Lineage.open(wanted.lineage)
     name = lineage.find_run(wanted.run)
     subject, _, body = message.strip().partition("\n")
     if not subject:

@@ -79,13 +79,6 @@ def open_or_create(wanted: Wanted, watch: Watch) -> Lineage:
     return init(wanted.lineage, task, seed_of(task))
 
 
-def open_lineage(path: Path) -> Lineage:
-    """The lineage at the path; `BadInput` where there is none."""
-    if not Lineage.exists(path):
-        raise BadInput(f"no lineage at {path}: create it with `avo-cute init` or `avo-cute evolve`")
-    return Lineage.open(path)
-
-
 def init(path: Path, task: Task, seed: Seed) -> Lineage:
     """Create the lineage if needed and commit the seed of a task in it."""
     lineage = Lineage.open(path) if Lineage.exists(path) else Lineage.create(path)

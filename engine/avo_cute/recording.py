@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .history import SEEN
 from .operators import Proposal
-from .records import Attempt, Estimate, Verdict
+from .records import Estimate, Verdict
 from .score import Bench
 
 SUBJECT_LENGTH = 72
 DETAIL_LENGTH = 2000
-SEEN = "What was seen: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,6 @@ def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str
         "Session": str(origin.session),
     }
     return {key: value for key, value in pairs.items() if value}
-
-
-def seen(attempt: Attempt) -> str:
-    """Why an attempt ended as it did, from its body."""
-    lines = (line.strip() for line in attempt.body.splitlines())
-    return next((t.removeprefix(SEEN) for t in lines if t.startswith(SEEN)), str(attempt.status))
 
 
 def _number(value: float | None) -> str:

@@ -37,7 +37,7 @@ def log(lineage_path: Path, run_name: str | None, as_json: bool) -> None:
 )
 @o.lineage
 @o.run
-@click.option("--status", type=click.Choice([str(s) for s in Status]), help="Only these.")
+@o.option("--status", type=click.Choice([str(s) for s in Status]), help="Only these.")
 @o.as_json
 def attempts(lineage_path: Path, run_name: str | None, status: str | None, as_json: bool) -> None:
     """Every attempt of a run, oldest first, failed ones too."""
@@ -120,7 +120,7 @@ def checkout(rev: str, directory: Path, lineage_path: Path, run_name: str | None
 
 def _open(path: Path, run_name: str | None) -> tuple[Lineage, str]:
     """The lineage and the run meant: the named one, else the latest."""
-    from ..plan import open_lineage
+    from ..lineage import Lineage  # and not plan: that would import what judges
 
-    lineage = open_lineage(path)
+    lineage = Lineage.open(path)
     return lineage, lineage.find_run(run_name)

@@ -175,7 +175,7 @@ def evaluate(
     "avo-cute record work -m 'Split P arrive at half of the tile'"
 )
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("-m", "--message", required=True, help="Subject, and after a blank line the reasons.")
+@o.option("--message", "-m", required=True, help="Subject, and after a blank line the reasons.")
 @o.lineage
 @o.run
 @o.jobs

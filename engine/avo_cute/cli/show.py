@@ -92,7 +92,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 
 def print_attempt(attempt: Attempt, as_json: bool) -> None:
-    from ..recording import seen
+    from ..history import seen
 
     if as_json:
         print_json(attempt_json(attempt))
