@@ -64,7 +64,7 @@ class Limits:
         if self.interrupted:
             return "interrupted: finished the attempt in hand"
         if self.attempts is not None and done >= self.attempts:
-            return f"{done} attempts done"
+            return f"{done} attempt{'s' if done != 1 else ''} done"
         if self.hours is not None and time.monotonic() - self.started >= self.hours * 3600:
             return f"{self.hours:g} hours are over"
         return ""

@@ -39,7 +39,8 @@ class Progress:
         if self._rich:
             from rich.console import Console
 
-            self._spinner = Console(stderr=True).status("starting")
+            self._console = Console(stderr=True, highlight=False)
+            self._spinner = self._console.status("starting")
             self._spinner.start()
         return self
 
@@ -60,7 +61,13 @@ class Progress:
     def attempt(self, attempt: Attempt) -> None:
         """One finished attempt."""
         seconds = time.monotonic() - self._since
-        click.echo(f"{attempt_line(attempt)}  [{seconds:.1f} s]", err=True)
+        line = f"{attempt_line(attempt)}  [{seconds:.1f} s]"
+        if self._spinner is not None:
+            from rich.text import Text
+
+            self._console.print(Text.from_ansi(line), soft_wrap=True)  # above the live line
+        else:
+            click.echo(line, err=True)
 
 
 def attempt_line(attempt: Attempt) -> str:
