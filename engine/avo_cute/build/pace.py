@@ -78,7 +78,8 @@ def _pace(code: Code, roles: Mapping[int | None, Sequence[Code]], rates: Rates) 
     in_chain = [(c, s) for c, s in partners if s and not _rescales(c)] if code.tcgen05 else []
     streams = max(1.0, sum(c.streams for c, _ in in_chain))
     if producer is not None:
-        times = _refills(producer, code, streams) if code.tcgen05 else 1.0
+        # tcgen05 instructions are issued once for all streams, a warpgroup's by each of them
+        times = _refills(producer, code, streams if code.tcgen05 else 1.0)
         _add(busy, _busy(producer, rates), times)
         busy["shared"] += times * producer.tma_bytes / SHARED_BYTES
     if not code.tcgen05:
