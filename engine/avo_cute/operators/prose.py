@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from avo_cute.knobs import Knob
+from ..knobs import Knob
 
 _SUBJECT = 50
 

@@ -15,10 +15,9 @@ from hashlib import sha256
 from itertools import combinations, islice, product
 from typing import ClassVar, Literal
 
-from avo_cute.knobs import Knob, apply, read
-from avo_cute.patterns import normal
-from avo_cute.records import Attempt, Status, Target, Workload
-
+from ..knobs import Knob, apply, read
+from ..patterns import normal
+from ..records import Attempt, Status, Target, Workload
 from . import Candidate, Proposal
 from .prose import body_of, subject_of
 from .tpe import Tpe

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from avo_cute.knobs import Knob
-from avo_cute.patterns import normal
+from ..knobs import Knob
+from ..patterns import normal
 
 if TYPE_CHECKING:
     from optuna import Study

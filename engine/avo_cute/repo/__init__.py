@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from avo_cute.errors import BadInput, MachineFailed
-
+from ..errors import BadInput, MachineFailed
 from .process import IDENTITY, SETTINGS, Process, dates, git_version
 
 __all__ = ["ABSENT", "EMPTY_TREE", "FILE", "Commit", "Entry", "RefUpdate", "Repo", "git_version"]

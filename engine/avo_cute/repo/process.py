@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from avo_cute.errors import AvoError, BadInput, MachineFailed, Refused
+from ..errors import AvoError, BadInput, MachineFailed, Refused
 
 # Objects reach the disk before the ref that names them; see the lineage's crash tests.
 SETTINGS = {
