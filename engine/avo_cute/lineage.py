@@ -79,9 +79,7 @@ class Lineage:
     def open(cls, path: Path) -> Lineage:
         """The lineage at `path`; `BadInput` where there is none or it is damaged."""
         if not cls.exists(path):
-            raise BadInput(
-                f"no lineage at {path}: create it with `avo-cute init` or `avo-cute evolve`"
-            )
+            raise BadInput(f"no lineage at {path}: `avo-cute init` or `avo-cute evolve` makes one")
         return cls(Repo.open(path))
 
     @contextmanager
