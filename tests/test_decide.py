@@ -59,20 +59,18 @@ def test_the_same_objects_are_no_change():
     assert decide(judged("incumbent", a=100, b=200), standing()).status is Status.NO_CHANGE
 
 
-@pytest.mark.parametrize(
-    ("recorded", "expected"),
-    [
-        (Status.REJECTED, Status.REJECTED),
-        (Status.EQUAL, Status.EQUAL),
-        (Status.ACCEPTED, Status.EQUAL),
-        (Status.INCORRECT, Status.INCORRECT),
-    ],
-)
-def test_known_objects_keep_their_verdict(recorded, expected):
-    known = standing(seen={"old": (7, recorded)})
-    verdict = decide(judged("old", a=50, b=100), known)
-    assert verdict.status is expected
+def test_objects_that_failed_keep_their_verdict():
+    known = standing(seen={"old": (7, Status.INCORRECT)})
+    verdict = decide(judged("old", a=90, b=180), known)
+    assert verdict.status is Status.INCORRECT
     assert "attempt 7" in verdict.reason
+
+
+@pytest.mark.parametrize("recorded", [Status.ACCEPTED, Status.REJECTED, Status.EQUAL])
+def test_known_objects_are_never_accepted_again(recorded):
+    known = standing(seen={"old": (7, recorded)})
+    assert decide(judged("old", a=90, b=180), known).status is Status.EQUAL
+    assert decide(judged("old", a=110, b=220), known).status is Status.REJECTED
 
 
 def test_new_spills_are_not_accepted_on_an_estimate():

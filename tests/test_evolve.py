@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from avo_cute.task import find_task
 
 SCRIPT = Path(__file__).parent / "kill_at_step.py"
 
@@ -166,6 +169,9 @@ def test_checkout_edit_record(evolved, avo):
         (("evolve", "--workloads", "tall", "--run", "x"), 1, "narrow"),
         (("evolve", "--run", "bad name", "--target", "h200"), 1, "bad name"),
         (("show", "999"), 1, "999"),
+        (("show", "9" * 5000), 1, "99999"),
+        (("show", "^HEAD"), 1, "^HEAD"),
+        (("evolve", "--hours", "nan"), 2, "nan"),
         (("show", "no-such-rev"), 1, "no-such-rev"),
         (("show", "best", "--run", "nope"), 1, "nope"),
         (("checkout", "best", "work"), 1, "work"),
@@ -184,6 +190,48 @@ def test_bad_input_gets_one_line_and_the_right_code(evolved, avo, words, code, s
         errors = [line for line in done.stderr.splitlines() if not line.startswith("…")]
         assert len(errors) == 1 and errors[0].startswith("avo-cute: ")
     assert git(evolved[0], "for-each-ref") == before
+
+
+def test_a_task_of_ones_own_is_evolved_by_its_path(avo, tmp_path):
+    task = tmp_path / "somewhere" / "mine"
+    shutil.copytree(find_task("softmax").directory, task)
+    text = (task / "task.toml").read_text().replace('name = "softmax"', 'name = "my-softmax"', 1)
+    (task / "task.toml").write_text(text)
+    words = ("evolve", "--task", task, "--workloads", "softmax-1k", "--attempts", "1")
+    avo(*words, cwd=tmp_path)
+    avo(*words, cwd=tmp_path)
+    attempts = json.loads(avo("attempts", "--json", cwd=tmp_path).stdout)
+    assert [a["attempt"] for a in attempts] == [0, 1, 2]
+    assert {a["task"] for a in attempts} == {"my-softmax"}
+    done = avo("evolve", "--attempts", "1", cwd=tmp_path, code=1)
+    assert "--task DIRECTORY" in done.stderr
+
+
+def test_before_anything_is_accepted_best_is_where_the_run_starts(avo, tmp_path):
+    avo("evolve", "--task", "softmax", "--workloads", "softmax-16k", "--attempts", "1",
+        "--strategy", "random", "--seed", "3", cwd=tmp_path)  # fmt: skip
+    best = json.loads(avo("best", "--json", cwd=tmp_path).stdout)
+    assert best["attempt"] == 0 or best["status"] == "accepted"
+    avo("checkout", "best", "work", cwd=tmp_path)
+    assert (tmp_path / "work" / "row_softmax").is_dir()
+
+
+def test_a_start_that_does_not_pass_leaves_no_run(evolved, avo):
+    lineage, _ = evolved
+    transcript = git(lineage, "for-each-ref", "--format=%(refname)", "refs/sessions").split()[0]
+    before = git(lineage, "for-each-ref"), git(lineage, "symbolic-ref", "HEAD")
+    avo("evolve", "--from", transcript, "--run", "broken", "--attempts", "1", code=1)
+    assert (git(lineage, "for-each-ref"), git(lineage, "symbolic-ref", "HEAD")) == before
+
+
+def test_a_project_of_ones_own_is_not_taken_over(avo, tmp_path):
+    subprocess.run(["git", "init", "-q", str(tmp_path / "project")], check=True)
+    git_dir = tmp_path / "project" / ".git"
+    before = (git_dir / "HEAD").read_text()
+    done = avo("init", "--task", "softmax", "--lineage", git_dir, code=1)
+    assert "working tree" in done.stderr
+    assert (git_dir / "HEAD").read_text() == before
+    assert not git(git_dir, "for-each-ref")
 
 
 def test_a_file_that_is_no_lineage_is_refused(avo, tmp_path):

@@ -111,3 +111,39 @@ def test_an_illegal_knob_is_refused_before_a_build_is_paid_for(judge, tmp_path):
     assert verdict.status is Status.BUILD_FAILED
     assert "before building" in verdict.reason
     assert "threads" in verdict.reason
+
+
+def test_work_left_out_is_seen_from_the_floor(judge):
+    """R07: a kernel that only loads and stores less than its rows cannot be that fast."""
+    text = kernel_source().replace("        if row < mX.shape[0]:", "        if row < 1:")
+    text = text.replace(
+        "grid=[cute.ceil_div(mX.shape[0], self.tuning.rows_per_cta), 1, 1]", "grid=[1, 1, 1]", 1
+    )
+    verdict = judge({KERNEL: text})
+    assert verdict.status is not Status.ACCEPTED, verdict.reason
+
+
+def test_a_record_nested_too_deeply_is_malformed(attack):
+    verdict = attack(
+        "import os, sys\nopen(sys.argv[2] + '/record.json', 'w').write('[' * 200_000)\nos._exit(0)"
+    )
+    assert verdict.status is Status.BUILD_FAILED
+    assert "malformed" in verdict.reason
+
+
+def test_a_deep_folder_is_cleaned_up(attack, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+    verdict = attack(
+        "import os, sys\nos.chdir(sys.argv[2])\n"
+        "for _ in range(3000): os.mkdir('d'); os.chdir('d')\nos._exit(0)"
+    )
+    assert verdict.status is Status.BUILD_FAILED
+    assert {p.name for p in set(tmp_path.iterdir()) - before} <= {"candidate"}
+
+
+@pytest.mark.parametrize("code", [130, 192, 255])
+def test_an_exit_status_is_no_signal_without_a_name(attack, code):
+    verdict = attack(f"import os\nos._exit({code})")
+    assert verdict.status is Status.CRASHED
+    assert "127" not in verdict.reason

@@ -66,6 +66,31 @@ def estimate(
     return Estimate(workload.name, cycles, next(iter(ordered), "other"), ordered)
 
 
+def implausible(
+    found: Estimate,
+    kernels: Sequence[Kernel],
+    launches: Sequence[Launch],
+    target: Target,
+    work: Work,
+    *,
+    multiplies: bool,
+) -> str:
+    """Why no program that does the work can have this estimate, or an empty string.
+
+    A task that `multiplies` must have its matrix instructions in a loop, and its multiply-adds take
+    the tensor cores of all SMs some time; bytes take device memory some.
+    """
+    rates, flops = rates_of(target), work.flops if multiplies else 0.0
+    by_name = {k.name: k for k in kernels}
+    if multiplies and not any(matrix_pace(by_name[x.kernel], x, rates) for x in launches):
+        return "no loop with matrix instructions, which this task cannot do without"
+    fma = max(rates.matrix_fma, rates.legacy_fma)
+    floor = max(flops / 2 / fma, work.bytes / rates.dram) / target.sms
+    if found.cycles < 0.999 * floor:
+        return f"{found.cycles:.0f} cycles are below the physical floor of {floor:.0f}"
+    return ""
+
+
 def ctas_per_sm(kernel: Kernel, launch: Launch, target: Target) -> int:
     """CTAs that fit an SM side by side: by shared memory, registers and warps; at least 1."""
     threads = max(1, math.prod(launch.block))

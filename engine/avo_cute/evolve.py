@@ -10,6 +10,7 @@ the lineage: killed anywhere, it goes on from its commits and loses at most the 
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ def interruptible(limits: Limits) -> Iterator[None]:
         if limits.interrupted:
             raise KeyboardInterrupt
         limits.interrupted = True
+        sys.stderr.write("\nfinishing the attempt in hand; once more stops at once\n")
 
     before = {s: signal.signal(s, once) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

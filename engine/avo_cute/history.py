@@ -61,9 +61,12 @@ def best_of(run: str, attempts: Sequence[Attempt]) -> Attempt:
     """The accepted attempt with the highest score, the first of equals.
 
     A static estimate is never compared with a measurement: where any was measured, only those
-    count. `BadInput` where nothing was accepted with a score.
+    count. Where none was accepted it is attempt 0, where the run starts.
     """
     scored = [a for a in attempts if a.status is Status.ACCEPTED and a.score is not None]
+    start = next((a for a in attempts if a.number == 0), None)
+    if not scored and start is not None:
+        return start
     if not scored:
         raise BadInput(f"run {run} has no accepted attempt yet")
     return max(scored, key=lambda a: (a.trailers.get("Score-kind") == "measured", a.score))

@@ -217,7 +217,7 @@ class Lineage:
         return head
 
     def best(self, run: str) -> Attempt:
-        """The accepted attempt with the highest score; `BadInput` where there is none."""
+        """The accepted attempt with the highest score, or attempt 0 where none was accepted."""
         return history.best_of(run, self.attempts(run))
 
     def resolve(self, rev: str, run: str | None = None) -> str:
@@ -227,7 +227,7 @@ class Lineage:
         """
         if rev == "best":
             return self.best(self.find_run(run)).commit
-        if rev.isascii() and rev.isdigit() and (run or self.runs()):
+        if rev.isascii() and rev.isdigit() and len(rev) < 10 and (run or self.runs()):
             numbered = [a for a in self.attempts(self.find_run(run)) if a.number == int(rev)]
             if numbered:
                 return numbered[-1].commit

@@ -8,7 +8,7 @@ from . import workspace
 from .errors import BadInput
 from .lineage import Lineage
 from .operators import Proposal
-from .plan import Wanted, default_target, make_bench, resume
+from .plan import Wanted, default_target, make_bench, only_task, resume
 from .records import Attempt, Verdict
 from .run import Run, Watch
 from .score import Bench, Spread, Standing, judge_tree, standing_of
@@ -23,7 +23,7 @@ def evaluate_once(
     lineage = Lineage.open(wanted.lineage)
     name = lineage.find_run(wanted.run) if wanted.run or lineage.runs() else None
     facts = lineage.run_facts(name) if name else {}
-    task = find_task(wanted.task or facts.get("Task") or lineage.tasks()[0])
+    task = find_task(wanted.task or facts.get("Task") or only_task(lineage))
     target = find_target(wanted.target or facts.get("Target") or default_target())
     group = wanted.workloads or facts.get("Workloads") or task.settings.default_group
     bench = make_bench(task, target, group, wanted, spread)

@@ -12,11 +12,12 @@ from .gpu import find_gpu
 from .lineage import Lineage
 from .records import Target
 from .run import Run, Watch
+from .runs import check_name
 from .sandbox import choose_layer
 from .score import Bench, Spread
 from .seed import Seed, from_folder, from_wheel
 from .target import find_target
-from .task import Task, find_task
+from .task import Task, find_task, shipped_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,20 @@ class Wanted:
 
 
 def open_run(wanted: Wanted, spread: Spread, watch: Watch) -> Run:
-    """Resume the run that fits, or start one; creates the lineage and its seed where missing."""
+    """Resume the run that fits, or prepare one; creates the lineage and its seed where missing."""
     lineage = open_or_create(wanted, watch)
     name = _existing(lineage, wanted)
     if name is None:
-        name = _start(lineage, wanted)
+        return _prepare(lineage, wanted, spread, watch)
     return resume(lineage, name, wanted, spread, watch)
 
 
 def resume(lineage: Lineage, name: str, wanted: Wanted, spread: Spread, watch: Watch) -> Run:
     """The run `name` of an open lineage, ready for `begin`."""
     facts = lineage.run_facts(name)
+    task = _task_of(name, facts["Task"], wanted.task)
     for option, asked, recorded in (
-        ("task", wanted.task, facts["Task"]),
+        ("task", task.name, facts["Task"]),
         ("target", wanted.target, facts["Target"]),
         ("workloads", wanted.workloads, facts["Workloads"]),
     ):
@@ -54,9 +56,15 @@ def resume(lineage: Lineage, name: str, wanted: Wanted, spread: Spread, watch: W
                 f"run {name} has --{option} {recorded}, not {asked}: leave the option out, or "
                 "start another run with --run NAME"
             )
-    task = find_task(facts["Task"])
     bench = make_bench(task, find_target(facts["Target"]), facts["Workloads"], wanted, spread)
     return Run(lineage, bench, name, facts["Workloads"], watch)
+
+
+def _task_of(run: str, recorded: str, asked: str | None) -> Task:
+    """The task that was asked for, else the recorded one, which must be a shipped one then."""
+    if asked is None and recorded not in shipped_tasks():
+        raise BadInput(f"task {recorded} of run {run} is not shipped: give --task DIRECTORY")
+    return find_task(asked or recorded)
 
 
 def make_bench(task: Task, target: Target, group: str, wanted: Wanted, spread: Spread) -> Bench:
@@ -108,34 +116,34 @@ def _existing(lineage: Lineage, wanted: Wanted) -> str | None:
         return wanted.run if wanted.run in runs else None
     if wanted.from_rev is not None:
         return None
+    task = find_task(wanted.task).name if wanted.task else None
     for name in runs:
         facts = lineage.run_facts(name)
-        if wanted.task in (None, facts["Task"]) and wanted.target in (None, facts["Target"]):
+        if task in (None, facts["Task"]) and wanted.target in (None, facts["Target"]):
             if wanted.workloads in (None, facts["Workloads"]):
                 return name
     return None
 
 
-def _start(lineage: Lineage, wanted: Wanted) -> str:
-    """Begin a new run at the seed or at `--from`; returns its name."""
-    task = find_task(wanted.task or _only_task(lineage))
+def _prepare(lineage: Lineage, wanted: Wanted, spread: Spread, watch: Watch) -> Run:
+    """A new run at the seed or at `--from`; nothing is written before its start has passed."""
+    task = find_task(wanted.task or only_task(lineage))
     if task.name not in lineage.tasks():
         held = ", ".join(lineage.tasks()) or "no seed"
         raise BadInput(
             f"{lineage.path} holds {held}, not task {task.name}: add it with "
-            f"`avo-cute init --task {task.name}`, or use another --lineage PATH"
+            f"`avo-cute init --task {wanted.task}`, or use another --lineage PATH"
         )
     target = find_target(wanted.target or default_target())
     group = wanted.workloads or task.settings.default_group
-    task.select(group)
+    bench = make_bench(task, target, group, wanted, spread)
     start = lineage.resolve(wanted.from_rev) if wanted.from_rev else lineage.seed(task.name)
     name = wanted.run or _free_name(lineage, f"{task.name}-{target.name}")
-    facts = {"Task": task.name, "Target": target.name, "Workloads": group}
-    lineage.start_run(name, start, facts)
-    return name
+    check_name(name)
+    return Run(lineage, bench, name, group, watch, start)
 
 
-def _only_task(lineage: Lineage) -> str:
+def only_task(lineage: Lineage) -> str:
     tasks = lineage.tasks()
     return DEFAULT_TASK if DEFAULT_TASK in tasks or not tasks else tasks[0]
 

@@ -40,8 +40,11 @@ class Watch(Protocol):
 class Run:
     """The state of one run while this process works on it."""
 
-    def __init__(self, lineage: Lineage, bench: Bench, name: str, group: str, watch: Watch) -> None:
+    def __init__(
+        self, lineage: Lineage, bench: Bench, name: str, group: str, watch: Watch, start: str = ""
+    ) -> None:
         self.lineage, self.bench, self.name, self.group = lineage, bench, name, group
+        self._start = start  # the commit of a run that does not exist yet
         self.watch = watch
         self.done = 0  # attempts of this invocation
         self.seen: dict[str, tuple[int, Status]] = {}  # artifact -> first attempt that had it
@@ -54,15 +57,16 @@ class Run:
         return self._standing
 
     def begin(self) -> None:
-        """Judge the seed and the incumbent; record attempt 0 if this run has none yet."""
-        attempts = self.lineage.attempts(self.name)
-        self.sessions = max((int(a.trailers.get("Session", "0")) for a in attempts), default=0)
+        """Judge the seed and the incumbent; a new run is created once its start has passed."""
+        attempts = [] if self._start else self.lineage.attempts(self.name)
+        self.sessions = max((_session(a) for a in attempts), default=0)
         self.seen = {
             a.trailers["Artifact"]: (a.number, a.status)
             for a in reversed(attempts)
             if a.number and "Artifact" in a.trailers
         }
-        seed, head = self.lineage.seed(self.bench.task.name), self.lineage.head(self.name)
+        seed = self.lineage.seed(self.bench.task.name)
+        head = self._start or self.lineage.head(self.name)
         self.watch.phase(f"judging the seed for {self.bench.target.title}")
         baseline = self._must_judge(seed, None)
         self._standing = standing_of(baseline, baseline, self.seen)
@@ -71,9 +75,17 @@ class Run:
             self.watch.phase("judging the incumbent")
             incumbent = self._must_judge(head, self._standing)
             self._standing = standing_of(baseline, incumbent, self.seen)
+        if self._start:
+            self._create()
         if not any(a.number == 0 for a in attempts):
             start = replace(incumbent, status=Status.NO_CHANGE, reason="where this run starts")
             self._record(head, self.lineage.tree(head), START, start, self._origin(0, head))
+
+    def _create(self) -> None:
+        bench = self.bench
+        facts = {"Task": bench.task.name, "Target": bench.target.name, "Workloads": self.group}
+        self.lineage.start_run(self.name, self._start, facts)
+        self._start = ""
 
     @contextmanager
     def session(self, operator: str, stop: Callable[[], bool]) -> Iterator[OpenSession]:
@@ -200,6 +212,12 @@ class OpenSession:
         for path, data in files.items():
             (self.folder / path).write_bytes(data)
         self._written = set(files)
+
+
+def _session(attempt: Attempt) -> int:
+    """The session an attempt belongs to; 0 where its trailer says nothing readable."""
+    text = attempt.trailers.get("Session", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 START = Proposal("Baseline: the source this run starts from", "", {})

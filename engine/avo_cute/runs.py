@@ -16,8 +16,7 @@ FACTS = frozenset({"Task", "Target", "Workloads"})
 
 def start_run(repo: Repo, run: str, start: str, facts: Mapping[str, str]) -> None:
     """Make the branch and the tag of a new run at commit `start`, and point HEAD at it."""
-    if not _NAME.fullmatch(run) or run.endswith((".lock", ".")) or ".." in run:
-        raise BadInput(f"{run!r} cannot name a run: use letters, digits, '.', '_' and '-'")
+    check_name(run)
     if repo.rev_parse(branch(run)) is not None:
         raise BadInput(f"run {run} exists already: choose another --run NAME")
     message = trailers.compose(f"Run {run}", "", {"Run": run, **facts})
@@ -29,6 +28,12 @@ def start_run(repo: Repo, run: str, start: str, facts: Mapping[str, str]) -> Non
     ]
     repo.update_refs(updates, "start")
     repo.set_head(branch(run))
+
+
+def check_name(run: str) -> None:
+    """`BadInput` for a name that git or a shell would not take."""
+    if not _NAME.fullmatch(run) or run.endswith((".lock", ".")) or ".." in run:
+        raise BadInput(f"{run!r} cannot name a run: use letters, digits, '.', '_' and '-'")
 
 
 def run_names(repo: Repo) -> list[str]:

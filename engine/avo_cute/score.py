@@ -120,10 +120,9 @@ def _ruling(
 ) -> tuple[Status, str]:
     if verdict.artifact == standing.artifact:
         return Status.NO_CHANGE, "every object is byte-identical to the incumbent's"
-    if verdict.artifact in standing.seen:
-        number, status = standing.seen[verdict.artifact]
-        reason = f"the same objects as attempt {number} ({status}): its verdict stands"
-        return Status.EQUAL if status is Status.ACCEPTED else status, reason
+    known = standing.seen.get(verdict.artifact)
+    if known is not None and known[1] not in _RANKED:
+        return known[1], f"the same objects as attempt {known[0]} ({known[1]}): its verdict stands"
     if abs(math.log(gain)) <= STATIC_MARGIN:
         return Status.EQUAL, f"within {STATIC_MARGIN:.2%} of the high-water mark"
     against = f"{gain - 1:+.2%} against the high-water mark"
@@ -137,7 +136,13 @@ def _ruling(
         return Status.REJECTED, f"{against} by the estimate: more than it can be believed with"
     if spilled := _spilled(verdict, standing):
         return Status.REJECTED, f"{against} by the estimate, but {spilled}"
+    if known is not None:
+        return Status.EQUAL, f"the same objects as attempt {known[0]} ({known[1]}), {against}"
     return Status.ACCEPTED, f"{against}, estimated: nothing was run on a GPU"
+
+
+# Outcomes that a comparison gave; against a new incumbent it is made again, with the same numbers.
+_RANKED = (Status.ACCEPTED, Status.EQUAL, Status.REJECTED, Status.NO_CHANGE)
 
 
 def _spilled(verdict: Verdict, standing: Standing) -> str:

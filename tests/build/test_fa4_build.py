@@ -150,3 +150,18 @@ def test_r24_the_installed_flash_attention_is_no_way_out(ask, seed, tmp_path):
     assert isinstance(failed, Failure)
     assert failed.status is Status.BUILD_FAILED
     assert "flash_attn.cute.softmax" in failed.reason
+
+
+def test_r07_a_kernel_without_its_matrix_products_is_refused(ask, seed, tmp_path):
+    """Nothing that does the work can do without them; seen without running anything."""
+    shutil.copytree(seed.directory, tmp_path / "tree")
+    kernel = tmp_path / "tree" / "flash_attn" / "cute" / "flash_fwd_sm90.py"
+    nothing = (
+        "\n\n@cute.jit\ndef _nothing(self, *args, **kwargs):\n    pass\n\n\n"
+        "FlashAttentionForwardSm90.load = FlashAttentionForwardSm90.mma = _nothing\n"
+    )
+    kernel.write_text(kernel.read_text() + nothing)
+    failed = judge_class(ask("h200", "mha-causal-4k", source=Source("none", tmp_path / "tree")))
+    assert isinstance(failed, Failure), failed
+    assert failed.status is Status.AUDIT_FAILED
+    assert "matrix" in failed.reason

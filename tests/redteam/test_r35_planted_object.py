@@ -47,3 +47,27 @@ def test_a_planted_object_is_rebuilt_with_the_same_verdict(attack, softmax_bench
     planted = next(own.cache.rglob("*.o"))
     planted.write_bytes(b"\x7fELF planted")
     assert attack("pass", cache=own.cache).artifact == honest.artifact
+
+
+def test_an_altered_analysis_is_a_miss(tmp_path):
+    cache = Cache(tmp_path)
+    cache.put_analysis("ef" * 32, '{"cycles": 100}')
+    assert cache.get_analysis("ef" * 32) == '{"cycles": 100}'
+    entry = next(tmp_path.rglob("*.json"))
+    sealed = entry.read_text()
+    for altered in (sealed.replace("100", "10"), sealed[:-3], "", '{"cycles": 10}'):
+        entry.write_text(altered)
+        assert cache.get_analysis("ef" * 32) is None, altered
+
+
+def test_the_cache_is_pruned_oldest_first(tmp_path):
+    import os
+
+    cache = Cache(tmp_path)
+    for n in range(4):
+        key = f"{n}{n}" * 32
+        cache.put_build(key, {"0.o": bytes(1000)}, {"w": "0.o"})
+        os.utime(tmp_path / "builds" / key[:2] / key, (n, n))
+    cache.prune(limit_bytes=2600)
+    kept = [n for n in range(4) if cache.get_build(f"{n}{n}" * 32)]
+    assert kept == [2, 3]

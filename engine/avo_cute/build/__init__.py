@@ -13,14 +13,15 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from ..errors import MachineFailed
 from ..records import Failure, Status, Target, Workload
-from ..sandbox import Completed, Limits, run
+from ..sandbox import Completed, Limits, remove, run
 from ..task import Task
 from .cache import Cache, digest
 from .toolchain import toolchain
@@ -126,7 +127,7 @@ def _take(
             error = record["error"]
             return _build_failed(str(error["reason"]), str(error["detail"]), done)
         files = {str(name): str(file) for name, file in record["workloads"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Failure(Status.BUILD_FAILED, "the build process left a malformed record")
     return _take_objects(request, out, files)
 
@@ -189,8 +190,13 @@ def _read_regular(path: Path, limit: int) -> bytes | None:
         return file.read(limit)
 
 
-def _scratch() -> tempfile.TemporaryDirectory[str]:
+@contextmanager
+def _scratch() -> Iterator[str]:
     try:
-        return tempfile.TemporaryDirectory(prefix="avo-cute-build-")
+        folder = tempfile.mkdtemp(prefix="avo-cute-build-")
     except OSError as error:
         raise MachineFailed(f"no temporary folder for a build: {error}") from None
+    try:
+        yield folder
+    finally:
+        remove(Path(folder))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from ..estimate import Work, estimate
+from ..estimate import Work, estimate, implausible
 from ..records import Artifact, Estimate, Facts, Failure, Launch, Status, Workload
 from ..task import Task
 from . import BuildRequest, build_class
@@ -119,6 +119,10 @@ def _analyse(
         work = Work(task.reference.flops(w.params), task.reference.bytes(w.params))
         all_launches[w.name] = found
         estimates[w.name] = estimate(w, kernels, found, target, work)
+        matrix = bool(task.settings.audit.matrix.get(target.family))
+        line = implausible(estimates[w.name], kernels, found, target, work, multiplies=matrix)
+        if line:
+            return Failure(Status.AUDIT_FAILED, f"floor: {line} (workload {w.name})")
     unchecked = unchecked_descriptors(kernels)
     return _Judged(facts(obj.cubin, kernels), all_launches, estimates, unchecked)
 

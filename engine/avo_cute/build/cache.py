@@ -60,16 +60,18 @@ class Cache:
 
     def get_analysis(self, key: str) -> str | None:
         try:
-            return (self.root / "analyses" / key[:2] / f"{key}.json").read_text()
+            text = (self.root / "analyses" / key[:2] / f"{key}.json").read_text()
         except (OSError, UnicodeDecodeError):
             return None
+        seal, _, content = text.partition("\n")
+        return content if seal == digest(key, content) else None
 
     def put_analysis(self, key: str, text: str) -> None:
         parent = self.root / "analyses" / key[:2]
         with _disk(parent):
             handle, scratch = tempfile.mkstemp(dir=self._made(parent))
             with os.fdopen(handle, "w") as file:
-                file.write(text)
+                file.write(f"{digest(key, text)}\n{text}")
             Path(scratch).rename(parent / f"{key}.json")
 
     def prune(self, limit_bytes: int = LIMIT_BYTES) -> None:

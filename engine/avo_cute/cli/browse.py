@@ -27,7 +27,7 @@ def log(lineage_path: Path, run_name: str | None, as_json: bool) -> None:
     if as_json:
         print_json([attempt_json(a) for a in accepted])
         return
-    click.echo(f"{name}: {len(accepted)} accepted")
+    click.echo(f"{_heading(lineage, name)}: {len(accepted)} accepted")
     if accepted:
         click.echo("\n".join([HEADER, *(attempt_line(a) for a in accepted)]))
 
@@ -48,7 +48,7 @@ def attempts(lineage_path: Path, run_name: str | None, status: str | None, as_js
     if as_json:
         print_json([attempt_json(a) for a in found])
         return
-    click.echo("\n".join([HEADER, *(attempt_line(a) for a in found)]))
+    click.echo("\n".join([_heading(lineage, name), HEADER, *(attempt_line(a) for a in found)]))
 
 
 @click.command(epilog="Examples:\n\n  avo-cute show best\n\n  avo-cute show 17")
@@ -116,6 +116,11 @@ def checkout(rev: str, directory: Path, lineage_path: Path, run_name: str | None
     directory.mkdir(parents=True, exist_ok=True)
     export(lineage.repo, lineage.tree(commit), directory)
     click.echo(f"{directory}: {commit[:10]} {lineage.subject(commit)}")
+
+
+def _heading(lineage: Lineage, run: str) -> str:
+    facts = lineage.run_facts(run)
+    return f"{run} ({facts['Task']} for {facts['Target']}, workloads {facts['Workloads']})"
 
 
 def _open(path: Path, run_name: str | None) -> tuple[Lineage, str]:

@@ -85,7 +85,7 @@ def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) 
     help="How search proposes: model-based, or at random (the ablation baseline).",
 )
 @o.option("--attempts", type=click.IntRange(1), help="Stop after this many more attempts.")
-@o.option("--hours", type=click.FloatRange(0, min_open=True), help="Stop after this long.")
+@o.option("--hours", type=click.FloatRange(0, 1e6, min_open=True), help="Stop after this long.")
 @o.option("--seed", type=int, default=0, show_default=True, help="Seed of the proposals.")
 @o.option("--from", "from_rev", metavar="REV", help="Start a new run at any commit of the lineage.")
 @o.jobs
@@ -119,14 +119,18 @@ def evolve(
 
     Ctrl-C once finishes the attempt in hand, twice stops at once; nothing recorded is lost.
     """
+    from ..build.cache import Cache
     from ..evolve import Limits, make_operator
     from ..evolve import evolve as engine
     from ..plan import Wanted, open_run
     from .show import Progress, print_outcome
 
+    if hours is not None and hours != hours:
+        raise click.BadParameter("nan is not a number of hours", param_hint="--hours")
     wanted = Wanted(lineage_path, task, target, run_name, group, from_rev, unsafe)
     with Progress(quiet=as_json) as watch, building(jobs) as pool:
         run = open_run(wanted, pool.map, watch)
+        Cache(run.bench.cache).prune()
         with run.lineage.lock():
             who = make_operator(operator, run.bench, strategy, seed)
             ended = engine(run, who, Limits(attempts, hours))

@@ -134,7 +134,8 @@ def print_outcome(run: Run, ended: str, as_json: bool) -> None:
     click.echo("\n".join(attempt_line(a) for a in fresh))
     said = ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
     click.echo(f"\n{said or 'no attempts'}; best so far {run.standing.score:.4f} × the seed\n")
-    click.echo(f"Read it with plain git:\n\n  {command}")
+    click.echo(f"Why each ended so:  avo-cute attempts --run {run.name};  avo-cute show NUMBER")
+    click.echo(f"With plain git:\n\n  {command}")
 
 
 def git_log(run: Run) -> str:

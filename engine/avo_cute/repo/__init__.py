@@ -83,7 +83,8 @@ class Repo:
         if not path.exists():
             raise BadInput(f"{path} does not exist")
         repo = cls(path)
-        repo._run("rev-parse", "--git-dir")
+        if repo._run("rev-parse", "--is-bare-repository").strip() != b"true":
+            raise BadInput(f"{path} is the repository of a working tree, not a lineage")
         return repo
 
     # Writing objects: none of these changes a ref.
@@ -138,7 +139,7 @@ class Repo:
 
     def rev_parse(self, rev: str, kind: str = "commit") -> str | None:
         """The id of the commit (tree, tag) that a revision names, or None."""
-        if "\0" in rev or not rev:
+        if "\0" in rev or not rev or rev.startswith("^"):
             return None
         arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{{kind}}}")
         status, out, _ = self._call(*arguments)

@@ -30,6 +30,7 @@ from .process import (
     kill_all,
     output_of,
     printable,
+    remove,
     signs,
     supervise,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "kill_all",
     "layers",
     "printable",
+    "remove",
     "run",
 ]
 
@@ -216,7 +218,7 @@ def _private_folder(layer: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
 def _probe_bwrap() -> Probe:

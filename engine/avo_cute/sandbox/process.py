@@ -113,6 +113,11 @@ def output_of(argv: Sequence[str]) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder that a candidate could write to, however deep it made it."""
+    subprocess.run(["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True)
+
+
 def printable(text: str) -> str:
     """Text without escape sequences and control characters; newline and tab stay."""
     return "".join(c for c in _ESCAPES.sub("", text) if c.isprintable() or c in "\n\t")
