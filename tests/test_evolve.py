@@ -174,7 +174,7 @@ def test_checkout_edit_record(evolved, avo):
         (("evolve", "--hours", "nan"), 2, "nan"),
         (("show", "no-such-rev"), 1, "no-such-rev"),
         (("show", "best", "--run", "nope"), 1, "nope"),
-        (("checkout", "best", "work"), 1, "work"),
+        (("checkout", "best", "."), 1, "not an empty folder"),
         (("evaluate", "no-such-rev"), 1, "no-such-rev"),
         (("record", "no-such-folder", "-m", "x"), 2, "no-such-folder"),
         (("log", "--lineage", "nowhere.git"), 1, "nowhere.git"),

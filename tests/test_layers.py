@@ -14,7 +14,6 @@ LAYERS = {
         "target",
         "gpu",
         "sandbox",
-        "confine",
         "build",
         "knobs",
         "patterns",

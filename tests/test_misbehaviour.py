@@ -1,8 +1,11 @@
 """Candidates that misbehave while they are built: each ends in its status, with the reason."""
 
+import subprocess
+
 import pytest
 from tests.conftest import KERNEL, kernel_source
 
+from avo_cute.errors import MachineFailed
 from avo_cute.records import Status
 
 HELPER = "row_softmax/helper.py"
@@ -147,3 +150,17 @@ def test_an_exit_status_is_no_signal_without_a_name(attack, code):
     verdict = attack(f"import os\nos._exit({code})")
     assert verdict.status is Status.CRASHED
     assert "127" not in verdict.reason
+
+
+def test_a_full_disk_is_the_machines_fault(attack, tmp_path, monkeypatch):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        monkeypatch.setattr("tempfile.tempdir", str(disk))
+        with pytest.raises(MachineFailed, match="full"):
+            attack("open(__import__('sys').argv[2] + '/ballast', 'wb').write(bytes(60_000))")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

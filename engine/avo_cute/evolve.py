@@ -26,8 +26,8 @@ from .score import Bench
 
 def evolve(run: Run, operator: Operator, limits: Limits) -> str:
     """Vary until a limit is reached or nothing is left to try; returns why it ended."""
-    run.begin()
     with interruptible(limits):
+        run.begin()
         while not (ended := limits.reached(run.done)):
             with run.session(operator.name, lambda: bool(limits.reached(run.done))) as session:
                 more = operator.vary(session)

@@ -79,10 +79,13 @@ def make_bench(task: Task, target: Target, group: str, wanted: Wanted, spread: S
 
 
 def open_or_create(wanted: Wanted, watch: Watch) -> Lineage:
-    """The lineage at the path; made with the task's seed if there is none."""
-    if Lineage.exists(wanted.lineage):
-        return Lineage.open(wanted.lineage)
+    """The lineage at the path; made with the task's seed if there is none, or only half of one."""
+    lineage = Lineage.open(wanted.lineage) if Lineage.exists(wanted.lineage) else None
+    if lineage is not None and lineage.tasks():
+        return lineage
     task = find_task(wanted.task or DEFAULT_TASK)
+    task.select(wanted.workloads or task.settings.default_group)
+    find_target(wanted.target or DEFAULT_TARGET)
     watch.phase(f"creating {wanted.lineage} with the seed of {task.name}")
     return init(wanted.lineage, task, seed_of(task))
 

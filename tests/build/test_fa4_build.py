@@ -152,6 +152,28 @@ def test_r24_the_installed_flash_attention_is_no_way_out(ask, seed, tmp_path):
     assert "flash_attn.cute.softmax" in failed.reason
 
 
+@pytest.mark.parametrize("layer", ["bwrap", "landlock"])
+def test_r24_not_even_past_the_import_guard(ask, seed, tmp_path, layer):
+    """A candidate that takes the guard away still cannot read the installed package."""
+    probe = next(p for p in sandbox.layers() if p.name == layer)
+    if not probe.works:
+        pytest.skip(f"{layer} does not work here: {probe.detail}")
+    shutil.copytree(seed.directory, tmp_path / "tree")
+    package = tmp_path / "tree" / "flash_attn" / "cute"
+    (package / "softmax.py").unlink()
+    init = package / "__init__.py"
+    escape = (
+        "import sys, site, pathlib\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != 'CandidateFinder']\n"
+        "__path__.append(str(pathlib.Path(site.getsitepackages()[0]) / 'flash_attn' / 'cute'))\n"
+    )
+    init.write_text(escape + init.read_text())
+    source = Source(f"escape {layer}", tmp_path / "tree")
+    failed = build_class(ask("h200", "mha-causal-4k", source=source, layer=layer))
+    assert isinstance(failed, Failure), "the installed package was imported"
+    assert failed.status is Status.BUILD_FAILED
+
+
 def test_r07_a_kernel_without_its_matrix_products_is_refused(ask, seed, tmp_path):
     """Nothing that does the work can do without them; seen without running anything."""
     shutil.copytree(seed.directory, tmp_path / "tree")

@@ -98,3 +98,39 @@ def test_a_file_that_flickers_is_read_once(lineage, tmp_path):
         child.wait()
         child.stdout.close()
     assert seen and seen <= {GOOD, EVIL}
+
+
+def test_what_changes_while_it_is_judged_is_not_what_is_committed(softmax_bench, tmp_path):
+    """The tree is read once, before judging; an operator's later edits are the next candidate's."""
+    from dataclasses import replace
+
+    from tests.conftest import KERNEL
+
+    from avo_cute.operators import Proposal
+    from avo_cute.plan import init, seed_of
+    from avo_cute.run import Run
+    from avo_cute.task import find_task
+
+    class Silent:
+        def phase(self, text): ...
+
+        def attempt(self, attempt): ...
+
+    lineage = init(tmp_path / "l.git", find_task("softmax"), seed_of(find_task("softmax")))
+    folders = []
+
+    def spread(work, requests):
+        results = [work(r) for r in requests]
+        for folder in folders:
+            (folder / KERNEL).write_text("swapped = True\n")
+        return results
+
+    bench = replace(softmax_bench, spread=spread)
+    run = Run(lineage, bench, "r", "softmax-2k", Silent(), lineage.seed("softmax"))
+    run.begin()
+    with run.session("test", lambda: False) as session:
+        folders.append(session.folder)
+        source = session.parent.files[KERNEL]
+        changed = source + b"\n# judged\n"
+        attempt = session.evaluate(Proposal("Add a comment", "", {KERNEL: changed}))
+    assert lineage.read(attempt.tree, KERNEL) == changed

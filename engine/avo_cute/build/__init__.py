@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import sys
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from site import getsitepackages
 
 from ..errors import MachineFailed
 from ..records import Failure, Status, Target, Workload
@@ -28,6 +30,7 @@ from .toolchain import toolchain
 
 WORKER = Path(__file__).with_name("worker.py")
 MAX_OBJECT_BYTES = 16 << 20
+NEEDED_BYTES = 1 << 20  # with less free space a failed build says nothing about the candidate
 MAX_RECORD_BYTES = 1 << 20
 DETAIL_BYTES = 4096  # all that an operator is told of one failure
 
@@ -64,6 +67,7 @@ class BuildRequest:
             json.dumps([(w.name, dict(w.params)) for w in self.workloads], sort_keys=True),
             toolchain(),
             f"python {sys.version_info.major}.{sys.version_info.minor}",
+            "not sandboxed" if self.layer == "none" else "",
         )
 
 
@@ -80,6 +84,8 @@ def build_class(request: BuildRequest) -> Mapping[str, Path] | Failure:
         out.mkdir()
         done = _run_worker(request, Path(scratch), out)
         taken = _take(request, out, done)
+        if isinstance(taken, Failure) and shutil.disk_usage(scratch).free < NEEDED_BYTES:
+            raise MachineFailed(f"the disk of {scratch} is full: free space, or set TMPDIR")
     if isinstance(taken, Failure):
         return taken
     files, objects = taken
@@ -90,10 +96,11 @@ def build_class(request: BuildRequest) -> Mapping[str, Path] | Failure:
 
 
 def _run_worker(request: BuildRequest, scratch: Path, out: Path) -> Completed:
+    packages = Task(request.task).settings.packages
     message = {
         "tree": str(request.source.directory),
         "task": str(request.task),
-        "packages": list(Task(request.task).settings.packages),
+        "packages": list(packages),
         "target": asdict(request.target),
         "workloads": [{"name": w.name, "params": dict(w.params)} for w in request.workloads],
     }
@@ -103,6 +110,7 @@ def _run_worker(request: BuildRequest, scratch: Path, out: Path) -> Completed:
         [sys.executable, "-I", "-W", "ignore", str(WORKER), str(ask), str(out)],
         read=[request.source.directory, request.task, WORKER, ask],
         write=[out],
+        hide=[Path(site) / name for site in getsitepackages() for name in packages],
         limits=Limits(wall_s=request.wall_s, cpu_s=2 * int(request.wall_s)),
         layer=request.layer,
     )

@@ -26,6 +26,7 @@ from .elf import read_cubin, read_object
 from .facts import facts
 from .launch import launches, parse_arguments
 from .sass import disassemble
+from .toolchain import version
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def judge_class(request: BuildRequest) -> ClassResult | Failure:
 
 def evaluator_id(task: Task) -> str:
     """`Evaluator:` of a verdict: sha256 of the task and of the code that judges."""
-    return digest(task.sha256, _judging_code())
+    return digest(task.sha256, _judging_code(), version("nvidia-cuda-nvdisasm"))
 
 
 @dataclass(frozen=True, slots=True)

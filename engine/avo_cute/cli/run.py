@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 )
 @o.lineage
 @o.task
-@o.option(
+@click.option(
     "--from",
     "fork",
+    envvar="AVO_CUTE_INIT_FROM",  # AVO_CUTE_FROM is evolve's
+    show_envvar=True,
     metavar="PATH[@REV]",
     help="Seed from your own checkout instead of the release.",
 )
@@ -39,7 +41,9 @@ def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) 
     if fork is None:
         seed = plan.seed_of(chosen)
     else:
-        path, _, rev = fork.partition("@")
+        whole = Path(fork).exists()  # a path may hold an @ itself
+        path, _, rev = (fork, "", "") if whole else fork.rpartition("@")
+        path = path or fork
         seed = from_checkout(chosen.directory / "seed.toml", Path(path), rev or None)
     lineage = plan.init(lineage_path, chosen, seed)
     commit = lineage.seed(chosen.name)

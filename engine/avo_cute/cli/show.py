@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -140,7 +141,8 @@ def print_outcome(run: Run, ended: str, as_json: bool) -> None:
 
 def git_log(run: Run) -> str:
     form = "%h %(trailers:key=Score,valueonly,separator=%x2C) %s"
-    return f"git --git-dir {run.lineage.path} log --format='{form}' lineage/{run.name}"
+    where = shlex.quote(str(run.lineage.path))
+    return f"git --git-dir {where} log --format='{form}' lineage/{run.name}"
 
 
 def print_verdict(bench: Bench, verdict: Verdict, as_json: bool) -> None:

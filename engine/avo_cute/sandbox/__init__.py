@@ -65,6 +65,7 @@ def run(
     *,
     read: Sequence[Path] = (),
     write: Sequence[Path] = (),
+    hide: Sequence[Path] = (),
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     limits: Limits | None = None,
@@ -73,14 +74,14 @@ def run(
     """Run `argv` confined, until it ends or its time is over; nothing of it is left afterwards.
 
     It sees the interpreter, the system's libraries and `read` (read-only, at their own paths) and
-    may write to `write` and to a private HOME, /tmp and /dev/shm. stdin is empty, the environment
-    is ours, `cwd` is its HOME where none is given. Raises `MachineFailed` if this machine cannot
-    start it.
+    may write to `write` and to a private HOME, /tmp and /dev/shm; nothing below `hide` can be read.
+    stdin is empty, the environment is ours, `cwd` is its HOME where none is given. Raises
+    `MachineFailed` if this machine cannot start it.
     """
     limits, layer = limits or Limits(), layer or choose_layer()
     try:
         with _private_folder(layer) as home, signs(layer == "bwrap") as told:
-            paths = _Paths(tuple(read), tuple(write), home)
+            paths = _Paths(tuple(read), tuple(write), tuple(p for p in hide if p.is_dir()), home)
             spec = _spec(layer, paths, limits, cwd, told)
             command = _command(layer, argv, paths, spec, told)
             done = supervise(command, _variables(home) | dict(env or {}), limits, told)
@@ -128,6 +129,7 @@ class _Paths:
 
     read: tuple[Path, ...]
     write: tuple[Path, ...]
+    hide: tuple[Path, ...]
     home: Path
 
 
@@ -139,12 +141,14 @@ def _command(layer: str, argv: Sequence[str], paths: _Paths, spec: str, told: Si
 
 def _spec(layer: str, paths: _Paths, limits: Limits, cwd: Path | None, told: Signs) -> str:
     """What confine.py is to do, as JSON."""
+    readable, listed = _around((*_system(), *paths.read), paths.hide)
     filter_ = b"" if layer == "none" else seccomp.program(layer, landlock_abi())
     spec = {
         "landlock": {"landlock": "paths", "bwrap": "processes"}.get(layer, ""),
         "seccomp": filter_.hex(),
         "supervise": layer != "bwrap",  # bwrap's own process 1 does that
-        "read": [str(p) for p in (*_system(), *paths.read)],
+        "read": [str(p) for p in readable],
+        "list": [str(p) for p in listed],
         "write": [*map(str, paths.write), str(paths.home), *_DEVICES],
         "limits": [limits.memory_bytes, limits.cpu_s, limits.file_bytes],
         "home": str(paths.home),
@@ -162,6 +166,8 @@ def _bwrap(paths: _Paths, told: Signs) -> list[str]:
     for option, chosen in (("--ro-bind", readable), ("--bind", paths.write)):
         for path in chosen:
             words += [option, str(path), str(path)]
+    for path in paths.hide:
+        words += ["--tmpfs", str(path)]
     # /proc/sys is the whole machine's: root may write to it even without any capability
     return [*words, "--remount-ro", "/proc", "--remount-ro", "/", "--"]
 
@@ -195,6 +201,27 @@ def _system() -> tuple[Path, ...]:
         if not any(path.is_relative_to(k) for k in kept if not k.is_symlink()):
             kept.append(path)
     return tuple(kept)
+
+
+def _around(granted: Sequence[Path], hide: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """What to grant so that all of `granted` but `hide` can be read, and folders only to list.
+
+    A rule of Landlock holds for everything below its path: a folder that contains a hidden one is
+    granted entry by entry.
+    """
+    readable, listed = [], []
+    queue = list(granted)
+    while queue:
+        path = queue.pop()
+        real = path.resolve()
+        if any(real.is_relative_to(h.resolve()) for h in hide):
+            continue
+        if any(h.resolve().is_relative_to(real) for h in hide):
+            listed.append(path)
+            queue += path.iterdir()
+        else:
+            readable.append(path)
+    return readable, listed
 
 
 def _links(path: Path) -> Iterator[Path]:

@@ -26,7 +26,8 @@ START_FAILED = 125
 MAX_DESCRIPTORS = 4096
 
 ALL_RIGHTS = {3: 1 << 15, 4: 1 << 15, 5: 1 << 16}  # by version: one past its last right
-READ_RIGHTS = 1 | 1 << 2 | 1 << 3  # execute, read file, read folder
+READ_FOLDER = 1 << 3
+READ_RIGHTS = 1 | 1 << 2 | READ_FOLDER  # execute, read file, read folder
 FILE_RIGHTS = 1 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # those that make sense on a file
 BIND_TCP, CONNECT_TCP = 1, 2
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
@@ -53,7 +54,7 @@ def become(spec, command):
         drop_capabilities()
         check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         if spec["landlock"] == "paths":
-            restrict(spec["read"], spec["write"])
+            restrict(spec["read"], spec["list"], spec["write"])
         elif spec["landlock"] == "processes" and landlock_abi() >= 4:
             restrict_to_own_processes()
         if spec["seccomp"]:
@@ -168,7 +169,7 @@ def landlock_abi():
     return LIBC.syscall(CREATE_RULESET, None, 0, 1)
 
 
-def restrict(read, write):
+def restrict(read, listed, write):
     """Grant reading and writing below the given paths, no TCP, no signals outwards."""
     abi = landlock_abi()
     everything = ALL_RIGHTS[min(abi, 5)] - 1
@@ -176,7 +177,8 @@ def restrict(read, write):
     scoped = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if abi >= 6 else 0
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     handle = ruleset(struct.pack("=QQQ", everything, network, scoped)[:size])
-    for paths, rights in (([*PROC, *read], READ_RIGHTS), (write, everything)):
+    granted = ([*PROC, *read], READ_RIGHTS), (listed, READ_FOLDER), (write, everything)
+    for paths, rights in granted:
         for path in paths:
             grant(handle, path, rights & everything)
     enforce(handle)
