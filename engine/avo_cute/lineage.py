@@ -80,7 +80,7 @@ class Lineage:
         """The lineage at `path`; `BadInput` where there is none or it is damaged."""
         if not cls.exists(path):
             raise BadInput(f"no lineage at {path}: `avo-cute init` or `avo-cute evolve` makes one")
-        return cls(Repo.open(path))
+        return cls(Repo.open(path, bare=True))
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -78,12 +78,14 @@ class Repo:
         return repo
 
     @classmethod
-    def open(cls, path: Path) -> Repo:
-        """The repository whose git directory is `path`; `BadInput` where git cannot read it."""
+    def open(cls, path: Path, bare: bool = False) -> Repo:
+        """The repository whose git directory is `path`; `BadInput` where git cannot read it,
+        or where a `bare` one is wanted and this one belongs to a working tree."""
         if not path.exists():
             raise BadInput(f"{path} does not exist")
         repo = cls(path)
-        if repo._run("rev-parse", "--is-bare-repository").strip() != b"true":
+        is_bare = repo._run("rev-parse", "--is-bare-repository").strip() == b"true"
+        if bare and not is_bare:
             raise BadInput(f"{path} is the repository of a working tree, not a lineage")
         return repo
 
