@@ -139,7 +139,9 @@ def test_evaluate_is_what_the_engine_does(evolved, avo):
 
 
 def test_checkout_edit_record(evolved, avo):
-    avo("checkout", "best", "work", "--run", "r1")
+    told = json.loads(avo("checkout", "best", "work", "--run", "r1", "--json").stdout)
+    changed = json.loads(avo("diff", "best", "--run", "r1", "--json").stdout)
+    assert changed["to"] == told["commit"] and told["run"] == "r1"
     kernel = avo.home / "work" / "row_softmax" / "softmax.py"
     kernel.write_text(kernel.read_text() + "\n# nothing\n")
     done = avo(

@@ -89,13 +89,21 @@ def best(lineage_path: Path, run_name: str | None, as_json: bool) -> None:
 @click.argument("other", required=False)
 @o.lineage
 @o.run
-def diff(rev: str, other: str | None, lineage_path: Path, run_name: str | None) -> None:
+@o.as_json
+def diff(
+    rev: str, other: str | None, lineage_path: Path, run_name: str | None, as_json: bool
+) -> None:
     """What changed: in REV against the seed, or from REV to OTHER."""
+    from .show import print_json
+
     lineage, name = _open(lineage_path, run_name)
     if other is None:
         old, new = lineage.seed_of(name), lineage.resolve(rev, name)
     else:
         old, new = lineage.resolve(rev, name), lineage.resolve(other, name)
+    if as_json:
+        print_json({"from": old, "to": new, "diff": lineage.diff(old, new)})
+        return
     click.echo(lineage.diff(old, new), nl=False)
 
 
@@ -104,8 +112,13 @@ def diff(rev: str, other: str | None, lineage_path: Path, run_name: str | None) 
 @click.argument("directory", type=click.Path(path_type=Path))
 @o.lineage
 @o.run
-def checkout(rev: str, directory: Path, lineage_path: Path, run_name: str | None) -> None:
+@o.as_json
+def checkout(
+    rev: str, directory: Path, lineage_path: Path, run_name: str | None, as_json: bool
+) -> None:
     """Write a version as plain files, for a human or any coding agent."""
+    from .show import print_json
+
     from ..errors import BadInput
     from ..workspace import export
 
@@ -115,6 +128,9 @@ def checkout(rev: str, directory: Path, lineage_path: Path, run_name: str | None
         raise BadInput(f"{directory} exists and is not an empty folder: choose another")
     directory.mkdir(parents=True, exist_ok=True)
     export(lineage.repo, lineage.tree(commit), directory)
+    if as_json:
+        print_json({"directory": str(directory), "commit": commit, "run": name})
+        return
     click.echo(f"{directory}: {commit[:10]} {lineage.subject(commit)}")
 
 
