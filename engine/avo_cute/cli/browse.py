@@ -117,10 +117,9 @@ def checkout(
     rev: str, directory: Path, lineage_path: Path, run_name: str | None, as_json: bool
 ) -> None:
     """Write a version as plain files, for a human or any coding agent."""
-    from .show import print_json
-
     from ..errors import BadInput
     from ..workspace import export
+    from .show import print_json
 
     lineage, name = _open(lineage_path, run_name)
     commit = lineage.resolve(rev, name)
