@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "engine" / "avo_cute"
 LAYERS = {
-    0: {"errors", "records", "config", "trailers", "stats", ""},
+    0: {"errors", "records", "config", "trailers", "stats", "tomlfile", ""},
     1: {"repo", "seed", "lineage", "history", "runs", "runlock", "workspace", "globs", "treefiles"},
     2: {
         "task",

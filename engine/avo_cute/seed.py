@@ -14,16 +14,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.metadata
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from .errors import BadInput
 from .globs import matches
 from .repo import Repo
+from .tomlfile import read_toml
 
 _REGULAR = ("100644", "100755")
 
@@ -42,7 +42,7 @@ def from_wheel(seed_toml: Path) -> Seed:
 
     `BadInput` names a file that is missing or altered and the command that restores it.
     """
-    wanted = _read(seed_toml)
+    wanted = read_toml(seed_toml, _SeedFile)
     files = dict(sorted(_installed(wanted)))
     if identity(files) != wanted.files_sha256:
         raise BadInput(
@@ -58,7 +58,7 @@ def from_checkout(seed_toml: Path, path: Path, rev: str | None = None) -> Seed:
 
     In a git repository only what is committed counts, so that the seed has upstream's blobs.
     """
-    wanted = _read(seed_toml)
+    wanted = read_toml(seed_toml, _SeedFile)
     git_dir = path / ".git" if (path / ".git").exists() else path
     if git_dir != path or ((path / "HEAD").is_file() and (path / "objects").is_dir()):
         files, where = _committed(git_dir, rev, wanted)
@@ -120,17 +120,6 @@ class _SeedFile(BaseModel):
             if matches(path, [rule.source]):
                 return rule.to or path
         return None
-
-
-def _read(path: Path) -> _SeedFile:
-    try:
-        return _SeedFile.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(f"{path}: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{path}: {where}: {first['msg']}") from None
 
 
 def _installed(wanted: _SeedFile) -> Iterator[tuple[str, bytes]]:

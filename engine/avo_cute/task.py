@@ -12,17 +12,17 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from .errors import BadInput
 from .records import Param, Workload
+from .tomlfile import read_toml
 
 _PACKAGE_ROOT = Path(__file__).parent
 _CHECKOUT_ROOT = _PACKAGE_ROOT.parent.parent
@@ -58,15 +58,7 @@ class Task:  # not slotted: its attributes are read from the directory once, on 
 
     @cached_property
     def settings(self) -> TaskFile:
-        path = self.directory / "task.toml"
-        try:
-            return TaskFile.model_validate(tomllib.loads(path.read_text("utf-8")))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise BadInput(f"{path}: {error}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise BadInput(f"{path}: {where}: {first['msg']}") from None
+        return read_toml(self.directory / "task.toml", TaskFile)
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
