@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from avo_cute.bench import Bench
 from avo_cute.build import Source
-from avo_cute.score import Bench, evaluate, standing_of
+from avo_cute.score import evaluate, standing_of
 from avo_cute.target import find_target
 from avo_cute.task import find_task
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avo_cute.bench import Standing
 from avo_cute.records import Estimate, Facts, Status, Verdict
-from avo_cute.score import STATIC_MARGIN, Standing, decide
+from avo_cute.score import STATIC_MARGIN, decide
 
 
 def judged(artifact="new", spills=0, **cycles):

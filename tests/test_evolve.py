@@ -288,7 +288,7 @@ def test_ctrl_c_twice_stops_now(evolved, avo, environment):
     )
     try:
         for line in running.stderr:
-            if "… attempt" in line:
+            if "… evaluating" in line:
                 break
         running.send_signal(signal.SIGINT)
         time.sleep(0.2)

@@ -1,12 +1,14 @@
 """Reading and replacing expressions: what is found, what is left out, what stays as it was."""
 
 import ast
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from avo_cute.errors import BadInput
-from avo_cute.knobs import Knob, Site, apply, read
-from avo_cute.patterns import value_of
+from avo_cute.knobs import Knob, Site, Supply, apply, read
+from avo_cute.patterns import normal, value_of
 from avo_cute.records import Target, Workload
 
 SOURCE = '''\
@@ -205,9 +207,10 @@ def test_branches_are_written_only_while_they_differ():
     values = read(BRANCHES, files(one))
     assert values == {"m_causal": "128", "n_causal": "176", "m_full": "128", "n_full": "128"}
     two = changed({"n_full": "64", "m_causal": "192"}, one, BRANCHES)
-    assert "Tile(192, 176, rs=True) if causal else Tile(128, 64, rs=True)" in two
+    assert "Tile(192,  176 , rs=True) if causal else Tile(128,  64 , rs=True)" in two
     back = changed({"n_full": "176", "m_full": "192"}, two, BRANCHES)
-    assert "return Tile(192, 176, rs=True)  # é tuned" in back
+    assert "return Tile(192,  176 , rs=True)  # é tuned" in back
+    assert changed(dict.fromkeys(("m_causal", "n_causal"), "128"), one, BRANCHES) == SOURCE
 
 
 def test_a_condition_of_its_own_is_kept_in_both_branches():
@@ -218,6 +221,77 @@ def test_a_condition_of_its_own_is_kept_in_both_branches():
     assert one == "x = (2 if long else 1) if causal else 1\n"
     assert read(both, files(one)) == {"c": "2 if long else 1", "f": "1"}
     assert changed({"f": "2 if long else 1"}, one, both) == text
+
+
+LADDER = ("n < 4", "n < 8", "n < 16")
+RUNGS = tuple(
+    knob(f"{mask}{rung}", "tile = SLOT", "pick", when=when, ladder=LADDER, rung=rung)
+    for mask, when in (("c", "causal"), ("f", "not causal"))
+    for rung in range(4)
+)
+PICK = "def pick(n, causal):\n    tile = Tile(1,  2)  # why\n    return tile\n"
+
+
+def test_a_ladder_is_written_where_neighbours_differ_and_goes_away_again():
+    one = changed({"c1": "A"}, PICK, RUNGS)
+    assert "    tile = (\n        (\n            Tile(1,  2) if n < 4\n" in one
+    assert "else A if n < 8\n            else Tile(1,  2)\n        ) if causal\n" in one
+    assert "        else Tile(1,  2)\n    )  # why\n" in one
+    two = changed({"c0": "A", "c2": "A", "c3": "A"}, one, RUNGS)
+    assert "    tile = A if causal else Tile(1,  2)  # why\n" in two
+    three = changed({f"f{n}": "A" for n in range(4)}, two, RUNGS)
+    assert "    tile = A  # why\n" in three
+    assert changed({k.name: "Tile(1,  2)" for k in RUNGS}, three, RUNGS) == PICK
+
+
+def test_every_assignment_of_a_ladder_reads_back_and_can_be_undone():
+    random = Random(5)
+    text, values = PICK, dict.fromkeys((k.name for k in RUNGS), "Tile(1, 2)")
+    for _ in range(60):
+        names = random.sample(sorted(values), random.randint(1, 8))
+        step = {
+            name: random.choice(("Tile(1,  2)", "A", "b(3)", "x if y else z")) for name in names
+        }
+        text = apply(RUNGS, files(text), step).get("k.py", text.encode()).decode()
+        values |= {name: normal(value) for name, value in step.items()}
+        assert read(RUNGS, files(text)) == values, text
+        assert changed({k.name: "A" for k in RUNGS} | {"c0": "B"}, text, RUNGS).count("A if") <= 2
+    assert changed({k.name: "Tile(1,  2)" for k in RUNGS}, text, RUNGS) == PICK
+
+
+def test_conditions_that_someone_wrote_in_another_order_are_understood():
+    text = "tile = (A if causal else B) if n < 8 else (C if n < 16 else D)\n"
+    knobs = tuple(replace(k, site=Site("tile = SLOT")) for k in RUNGS)
+    values = read(knobs, files(text))
+    assert "".join(values[f"c{n}"] for n in range(4)) == "AACD"
+    assert "".join(values[f"f{n}"] for n in range(4)) == "BBCD"
+
+
+SUPPLIES = (
+    Supply("n", Site("def pick(causal=SLOT): ..."), ", n=0"),
+    Supply("n", Site("pick(..., causal=SLOT)", "use"), ", n=size"),
+)
+
+
+def test_what_a_condition_speaks_of_is_brought_there_and_taken_away():
+    text = "def pick(causal=True):\n    tile = 1\n\ndef use(size):\n    pick(causal=size > 2)\n"
+    knobs = tuple(replace(k, supplies=SUPPLIES) for k in RUNGS)
+    one = changed({"c1": "2"}, text, knobs)
+    assert "def pick(causal=True, n=0):" in one and "pick(causal=size > 2, n=size)" in one
+    two = changed({"c0": "2"}, one, knobs)
+    assert two.count("n=0") == 1 and two.count("n=size") == 1
+    assert read(knobs, files(two))["c0"] == "2"
+    assert changed({"c0": "1", "c1": "1"}, two, knobs) == text
+    both = changed({f"c{n}": "2" for n in range(4)}, text, knobs)
+    assert "n=" not in both  # nothing speaks of it
+    assert read(knobs, files(text.replace("    pick(", "    other("))) == {}
+
+
+def test_a_knob_touches_workloads_by_class_and_name():
+    rung = replace(RUNGS[0], classes=("*-full",), workloads=("*-4k",))
+    names = ("mha-full-4k", "mha-full-8k", "mha-causal-4k")
+    assert [rung.touches(Workload(n, n[:-3], ("all",), {})) for n in names] == [True, False, False]
+    assert RUNGS[0].idea == RUNGS[1].idea != RUNGS[4].idea
 
 
 def test_overlapping_changes_are_refused():

@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "engine" / "avo_cute"
 LAYERS = {
-    0: {"errors", "records", "config", "trailers", "stats", "tomlfile", ""},
-    1: {"repo", "seed", "lineage", "history", "runs", "runlock", "workspace", "globs", "treefiles"},
+    0: {"errors", "records", "config", "trailers", "stats", "decision", "tomlfile", ""},
+    1: {"repo", "seed", "lineage", "history", "runs", "runlock", "calibrations", "workspace", "globs", "treefiles"},
     2: {
         "task",
         "target",
@@ -17,12 +17,19 @@ LAYERS = {
         "build",
         "knobs",
         "patterns",
+        "branches",
+        "slots",
         "estimate",
+        "measure",
+        "measured",
+        "inert",
+        "summary",
+        "bench",
         "score",
     },
     3: {"operators"},
-    4: {"recording", "run", "plan", "once", "executor", "evolve"},
-    5: {"cli"},
+    4: {"recording", "readiness", "run", "plan", "once", "executor", "evolve"},
+    5: {"cli", "__main__"},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}
 OWNERS = {"git": {"repo"}, "subprocess": {"sandbox"}, "anthropic": {"model"}}

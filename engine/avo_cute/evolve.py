@@ -13,23 +13,23 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Literal
 
+from .bench import Bench
 from .errors import BadInput
 from .operators import OneByOne, Operator
 from .run import Run
-from .score import Bench
 
 
 def evolve(run: Run, operator: Operator, limits: Limits) -> str:
     """Vary until a limit is reached or nothing is left to try; returns why it ended."""
-    with interruptible(limits):
+    with interruptible(limits), closing(run.bench):
         run.begin()
         while not (ended := limits.reached(run.done)):
-            with run.session(operator.name, lambda: bool(limits.reached(run.done))) as session:
+            with run.session(operator.name, lambda: bool(limits.reached(run.begun))) as session:
                 more = operator.vary(session)
             if not more:
                 return "nothing left to try: every legal combination of the knobs was proposed"

@@ -1,16 +1,20 @@
-"""The GPU of this machine, through NVML; absence is an answer, not an error."""
+"""The GPUs of this machine and NVIDIA's tools for them; absence is an answer, not an error."""
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
-# Substrings of NVML device names. GB200/GB300 carry the same dies as B200/B300.
+# NVML's device names. GB200 and GB300 carry the same dies as B200 and B300. Left out are parts of
+# the same name with fewer SMs or faster memory (H100 PCIe, H100 NVL) and GH200.
 _NAMES = (
-    ("B300", "b300"),
-    ("B200", "b200"),
-    ("H200", "h200"),
-    ("H100", "h100"),
-    ("GB10", "gb10"),
+    (re.compile(r"\bG?B300\b"), "b300"),
+    (re.compile(r"\bG?B200\b"), "b200"),
+    (re.compile(r"\bH200\b"), "h200"),
+    (re.compile(r"\bH100\b(?! PCIe| NVL)"), "h100"),
+    (re.compile(r"\bGB10\b"), "gb10"),
 )
 
 
@@ -25,24 +29,50 @@ class Gpu:
 
 def find_gpu() -> Gpu | None:
     """The first GPU, or None where there is no driver or no device."""
+    return next(iter(find_gpus()), None)
+
+
+def find_gpus() -> list[Gpu]:
+    """Every GPU in NVML's order; empty where there is no driver or no device."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return None
+        return []
     try:
-        if pynvml.nvmlDeviceGetCount() == 0:
-            return None
-        name = str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)))
         driver = str(pynvml.nvmlSystemGetDriverVersion())
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        names = [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
     except pynvml.NVMLError:
-        return None
+        return []
     finally:
         pynvml.nvmlShutdown()
-    return Gpu(name, target_of(name), driver)
+    return [Gpu(name, target_of(name), driver) for name in names]
 
 
 def target_of(name: str) -> str | None:
     """The target for an NVML device name, e.g. "NVIDIA H200" -> "h200"."""
-    return next((target for part, target in _NAMES if part in name.upper()), None)
+    return next((target for pattern, target in _NAMES if pattern.search(name)), None)
+
+
+def cuda_tool(name: str) -> str | None:
+    """Path of a program of the CUDA toolkit: on the PATH, or where its installer puts it."""
+    usual = Path("/usr/local/cuda/bin") / name
+    return shutil.which(name) or (str(usual) if usual.is_file() else None)
+
+
+def counters_open(parameters: str, status: str) -> bool:
+    """Whether a process may read the GPU's performance counters.
+
+    `parameters` is the text of /proc/driver/nvidia/params (without it the driver's default holds,
+    administrators only), `status` the process's /proc/self/status: what the driver asks for is
+    the capability SYS_ADMIN, which root in a container usually lacks.
+    """
+    if re.search(r"^RmProfilingAdminOnly:\s*0$", parameters, re.MULTILINE):
+        return True
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return effective is not None and bool(int(effective.group(1), 16) >> _CAP_SYS_ADMIN & 1)
+
+
+_CAP_SYS_ADMIN = 21

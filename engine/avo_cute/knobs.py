@@ -24,8 +24,13 @@ What a pattern says must be there; what it does not say may be:
 own level). `index` and `count` choose among several matches, which must be exactly `count`.
 
 `part="F(..., SLOT)"` narrows the slot to a place inside it. `when="causal"` / `when="not causal"`
-are the two branches of `A if causal else B` in the slot; a slot without that condition is both
-branches at once, and `apply` writes the condition only while the branches differ.
+are the two branches of `A if causal else B` in the slot; `ladder=("n < 1024", "n < 4096")` and
+`rung` 0, 1 or 2 those of `A if n < 1024 else B if n < 4096 else C`, inside of these branches. A
+slot without a condition is all branches at once, and `apply` writes conditions only while the
+branches differ: setting them all to what stood there first gives the first source back.
+
+What a condition speaks of must be known where the slot is: a `Supply` brings it there, for
+instance as one more argument, as long as the slot mentions it.
 """
 
 from __future__ import annotations
@@ -34,13 +39,13 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from itertools import accumulate
 from typing import Literal
 
+from .branches import Cell
 from .errors import BadInput
-from .patterns import SLOT, Places, expression_of, matches, normal, pattern_of
+from .patterns import SLOT, expression_of, normal, pattern_of
 from .records import Target, Workload
+from .slots import Slot, rewrite, slots_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +59,24 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Supply:
+    """How a name gets to a slot: `text` follows the expression at `site` while the slot uses it."""
+
+    name: str
+    site: Site
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Knob:
     """One replaceable expression. `choices` are Python expressions, for "ordinal" in order.
 
     The expression that stands in the source is always admissible, whether among them or not.
-    Empty `families` and `archs` mean every target; `classes` are globs over workload classes
-    whose objects the knob can change. `title` continues "Set … to 184", `effect` says why one
-    would. A pattern, part or choice that is not Python is a ValueError.
+    Empty `families` and `archs` mean every target; `classes` and `workloads` are globs over the
+    workload classes and workloads whose objects the knob can change. `title` continues "Set … to
+    184", `effect` says why one would; `at` names the rung, `labels` some choices in short. `expect`
+    gives for some choices the gain in percent that was seen elsewhere: a search tries the largest
+    first, and those below 0 last. A pattern, part or choice that is not Python is a ValueError.
     """
 
     name: str
@@ -75,6 +91,13 @@ class Knob:
     kind: Literal["ordinal", "categorical"] = "categorical"
     when: str = ""
     part: str = ""
+    ladder: tuple[str, ...] = ()
+    rung: int = 0
+    at: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    workloads: tuple[str, ...] = ("*",)
+    expect: tuple[tuple[str, float], ...] = ()
+    supplies: tuple[Supply, ...] = ()
 
     def __post_init__(self) -> None:
         for pattern in filter(None, (self.site.pattern, self.part)):
@@ -88,8 +111,24 @@ class Knob:
         return (
             target.family in (self.families or (target.family,))
             and target.arch in (self.archs or (target.arch,))
-            and any(fnmatchcase(w.class_name, glob) for w in workloads for glob in self.classes)
+            and any(map(self.touches, workloads))
         )
+
+    def touches(self, workload: Workload) -> bool:
+        """Whether the knob can change the object of this workload, on a target that it is for."""
+        return any(fnmatchcase(workload.class_name, glob) for glob in self.classes) and any(
+            fnmatchcase(workload.name, glob) for glob in self.workloads
+        )
+
+    @property
+    def idea(self) -> object:
+        """The same for knobs that differ only in the rung on which they stand."""
+        return self.file, self.site, self.when, self.part
+
+    @property
+    def cell(self) -> Cell:
+        """Where in its site's conditional expression it stands."""
+        return Cell(self.when, self.ladder, self.rung)
 
 
 def read(knobs: Sequence[Knob], files: Mapping[str, bytes]) -> dict[str, str]:
@@ -120,18 +159,7 @@ def apply(
             raise BadInput(f"{name}: {error}") from None
         if not _same(slots[name].value, value):
             by_file.setdefault(slots[name].knob.file, {})[slots[name]] = value
-    return {file: _rewrite(file, files[file], edits) for file, edits in by_file.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A knob's place in one file: bytes `start` to `end` hold its site's expression."""
-
-    knob: Knob
-    start: int
-    end: int
-    closed: bool  # any expression may stand here without parentheses
-    value: str  # of the knob, which is a part of that expression where it has `when` or `part`
+    return {file: rewrite(file, files[file], edits) for file, edits in by_file.items()}
 
 
 def _slots_of(knobs: Sequence[Knob], files: Mapping[str, bytes]) -> dict[str, Slot]:
@@ -140,108 +168,8 @@ def _slots_of(knobs: Sequence[Knob], files: Mapping[str, bytes]) -> dict[str, Sl
         data = files.get(file)
         if data is not None:
             of_file = tuple(knob for knob in knobs if knob.file == file)
-            slots.update((s.knob.name, s) for s in _slots_in(data, of_file))
+            slots.update((s.knob.name, s) for s in slots_in(data, of_file))
     return slots
-
-
-@lru_cache(maxsize=32)
-def _slots_in(data: bytes, knobs: tuple[Knob, ...]) -> tuple[Slot, ...]:
-    """Parsed once per content (some 50 ms for 3,600 lines); of the tree only the slots are kept."""
-    try:
-        module = ast.parse(data)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    places, lines = Places(module), _line_starts(data)
-    return tuple(filter(None, (_slot(knob, places, data, lines) for knob in knobs)))
-
-
-def _slot(knob: Knob, places: Places, data: bytes, lines: list[int]) -> Slot | None:
-    site = knob.site
-    found = places.find(site.scope, site.pattern)
-    if len(found) != site.count:
-        return None
-    node = found[site.index]
-    start, end = _span(node, lines)
-    text = data[start:end].decode("utf-8", "replace")
-    try:
-        # Offsets are those of UTF-8 lines ended by \n. A file of another kind is left alone.
-        if normal(text) != ast.unparse(node):
-            return None
-    except ValueError:
-        return None
-    value = _inside(knob, text)
-    closed = not isinstance(places.parent(site.scope, node), _OPEN)
-    return None if value is None else Slot(knob, start, end, closed, value)
-
-
-def _inside(knob: Knob, text: str) -> str | None:
-    """The knob's own value in its site's expression, or None if its part is not there."""
-    branch = _branch(knob, text)
-    if not knob.part:
-        return normal(branch)
-    found = matches(knob.part, expression_of(branch))
-    return None if found is None else ast.unparse(found)
-
-
-def _rewrite(file: str, data: bytes, edits: Mapping[Slot, str]) -> bytes:
-    """`data` with the edits done, back to front; slots that share a site are one edit."""
-    sites: dict[tuple[int, int], list[Slot]] = {}
-    for slot in edits:
-        sites.setdefault((slot.start, slot.end), []).append(slot)
-    limit = len(data)
-    for (start, end), slots in sorted(sites.items(), reverse=True):
-        if end > limit:
-            raise BadInput(f"{file}: two changes overlap in {data[start:end].decode()!r}")
-        text = data[start:end].decode()
-        for slot in slots:
-            text = _compose(slot.knob, text, edits[slot])
-        if not slots[0].closed and not isinstance(expression_of(text), _ATOMS):
-            text = f"({text})"
-        data, limit = data[:start] + text.encode() + data[end:], start
-    try:
-        ast.parse(data)
-    except SyntaxError as error:
-        raise BadInput(f"{file}: the change is not Python: {error}") from None
-    return data
-
-
-def _compose(knob: Knob, text: str, value: str) -> str:
-    """The site's expression `text` after the knob was set to `value`."""
-    branch = _branch(knob, text)
-    found = matches(knob.part, expression_of(branch)) if knob.part else None
-    if found is not None:
-        start, end = _span(found, _line_starts(branch.encode(), -1))
-        value = (branch.encode()[:start] + value.encode() + branch.encode()[end:]).decode()
-    if not knob.when:
-        return value
-    condition, positive = _condition(knob.when)
-    other = _branch_text(text, condition, not positive)
-    if _same(value, other):
-        return value
-    first, second = (value, other) if positive else (other, value)
-    if isinstance(expression_of(first), (ast.IfExp, ast.Lambda)):
-        first = f"({first})"
-    return f"{first} if {condition} else {second}"
-
-
-def _branch(knob: Knob, text: str) -> str:
-    return _branch_text(text, *_condition(knob.when)) if knob.when else text
-
-
-def _branch_text(text: str, condition: str, positive: bool) -> str:
-    node = expression_of(text)
-    if not (isinstance(node, ast.IfExp) and _same(ast.unparse(node.test), condition)):
-        return text
-    return ast.unparse(node.body if positive else node.orelse)
-
-
-def _condition(when: str) -> tuple[str, bool]:
-    positive = when.removeprefix("not ")
-    return positive, positive == when
-
-
-_ATOMS = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Dict, ast.List)
-_OPEN = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Attribute, ast.Starred)
 
 
 def _contained(value: str) -> str:
@@ -257,14 +185,3 @@ def _is_slot(node: ast.AST) -> bool:
 
 def _same(one: str, other: str) -> bool:
     return normal(one) == normal(other)
-
-
-def _line_starts(data: bytes, first: int = 0) -> list[int]:
-    lengths = (len(line) + 1 for line in data.split(b"\n")[:-1])
-    return list(accumulate(lengths, initial=first))
-
-
-def _span(node: ast.expr, lines: list[int]) -> tuple[int, int]:
-    assert node.end_lineno is not None and node.end_col_offset is not None
-    start = lines[node.lineno - 1] + node.col_offset
-    return start, lines[node.end_lineno - 1] + node.end_col_offset

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from . import workspace
+from .bench import Bench, Spread, Standing
 from .errors import BadInput
 from .lineage import Lineage
 from .operators import Proposal
 from .plan import Wanted, default_target, make_bench, only_task, resume
+from .readiness import make_ready
 from .records import Attempt, Verdict
 from .run import Run, Watch
-from .score import Bench, Spread, Standing, judge_tree, standing_of
+from .score import judge_tree, standing_of
 from .target import find_target
-from .task import find_task
+from .task import Task, find_task
+
+COLD_LAUNCHES = 10  # isolated launches per workload and arm in `evaluate`
 
 
 def evaluate_once(
@@ -26,7 +32,7 @@ def evaluate_once(
     task = find_task(wanted.task or facts.get("Task") or only_task(lineage))
     target = find_target(wanted.target or facts.get("Target") or default_target())
     group = wanted.workloads or facts.get("Workloads") or task.settings.default_group
-    bench = make_bench(task, target, group, wanted, spread)
+    bench = make_bench(task, target, group, wanted, spread, watch)
     seed = lineage.seed(task.name)
     tree = _tree_of(candidate, lineage, name, bench, seed)
 
@@ -37,9 +43,20 @@ def evaluate_once(
     standing = standing_of(baseline, baseline)
     if lineage.tree(base) != lineage.tree(seed):
         watch.phase("judging what it is compared with")
-        standing = standing_of(baseline, _must_judge(lineage, base, bench, standing))
+        compared = standing if bench.rig is None else None
+        standing = standing_of(baseline, _must_judge(lineage, base, bench, compared))
+    if bench.rig is not None:
+        watch.phase("self-test and calibration of this machine")
+        make_ready(lineage.repo, bench, standing.seed, group)
+        bench = replace(bench, thorough=True, baselines=baselines_of(task), cold=COLD_LAUNCHES)
     watch.phase(f"judging {candidate}")
-    return bench, judge_tree(lineage.repo, tree, bench, standing)
+    with closing(bench):
+        return bench, judge_tree(lineage.repo, tree, bench, standing)
+
+
+def baselines_of(task: Task) -> tuple[str, ...]:
+    """The libraries that a task is compared with."""
+    return () if task.baselines is None else tuple(task.baselines.NAMES)
 
 
 def record_once(
@@ -52,7 +69,7 @@ def record_once(
     if not subject:
         raise BadInput("the message is empty: say what changed and why")
     run = resume(lineage, name, wanted, spread, watch)
-    with lineage.lock():
+    with lineage.lock(), closing(run.bench):
         run.begin()
         return _record(run, directory, Proposal(subject, body, {}))
 
@@ -61,9 +78,8 @@ def _record(run: Run, directory: Path, proposal: Proposal) -> Attempt:
     head = run.lineage.head(run.name)
     tree = _read_back(run.lineage, head, directory, run.bench)
     run.watch.phase(f"attempt {run.lineage.next_number(run.name)}: {proposal.subject}")
-    return run.record(
-        head, tree, proposal, judge_tree(run.lineage.repo, tree, run.bench, run.standing), "manual"
-    )
+    attempt, _ = run.attempt(head, tree, proposal, "manual")
+    return attempt
 
 
 def _tree_of(candidate: str, lineage: Lineage, run: str | None, bench: Bench, seed: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from .bench import Bench, Spread
 from .config import DEFAULT_TARGET, DEFAULT_TASK, cache_dir
 from .errors import BadInput
 from .gpu import find_gpu
@@ -14,10 +16,12 @@ from .records import Target
 from .run import Run, Watch
 from .runs import check_name
 from .sandbox import choose_layer
-from .score import Bench, Spread
 from .seed import Seed, from_folder, from_wheel
 from .target import find_target
 from .task import Task, find_task, shipped_tasks
+
+if TYPE_CHECKING:
+    from .measure.rig import Rig
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Wanted:
     workloads: str | None = None
     from_rev: str | None = None
     unsafe: bool = False
+    devices: str = ""  # GPUs to measure on: "0,1", all of them for "", "none" to estimate
+    jobs: int = 2
 
 
 def open_run(wanted: Wanted, spread: Spread, watch: Watch) -> Run:
@@ -56,7 +62,8 @@ def resume(lineage: Lineage, name: str, wanted: Wanted, spread: Spread, watch: W
                 f"run {name} has --{option} {recorded}, not {asked}: leave the option out, or "
                 "start another run with --run NAME"
             )
-    bench = make_bench(task, find_target(facts["Target"]), facts["Workloads"], wanted, spread)
+    target = find_target(facts["Target"])
+    bench = make_bench(task, target, facts["Workloads"], wanted, spread, watch)
     return Run(lineage, bench, name, facts["Workloads"], watch)
 
 
@@ -67,15 +74,37 @@ def _task_of(run: str, recorded: str, asked: str | None) -> Task:
     return find_task(asked or recorded)
 
 
-def make_bench(task: Task, target: Target, group: str, wanted: Wanted, spread: Spread) -> Bench:
-    """How candidates are judged on this machine."""
+def make_bench(
+    task: Task, target: Target, group: str, wanted: Wanted, spread: Spread, watch: Watch
+) -> Bench:
+    """How candidates are judged on this machine: measured where it has the target's GPU."""
     if target.name not in task.settings.targets:
         raise BadInput(
             f"task {task.name} is not for target {target.name}: choose one of "
             f"{', '.join(task.settings.targets)}"
         )
     layer = choose_layer(allow_none=wanted.unsafe)
-    return Bench(task, target, task.select(group), cache_dir(), layer, spread)
+    workloads = task.select(group)
+    rig = _rig(task, target, wanted, watch)
+    apart = rig is not None and wanted.jobs >= len(workloads)
+    bench = Bench(task, target, workloads, cache_dir(), layer, spread, apart=apart, rig=rig)
+    return bench if rig is None else replace(bench, width=len(rig.gpus))
+
+
+def _rig(task: Task, target: Target, wanted: Wanted, watch: Watch) -> Rig | None:
+    """The GPUs to measure on; None where none of this machine's is the target."""
+    found = find_gpu()
+    if wanted.devices == "none" or found is None or found.target != target.name:
+        if wanted.devices not in ("", "none"):
+            there = "has no GPU" if found is None else f"has {found.name}"
+            raise BadInput(
+                f"--devices {wanted.devices}: this machine {there}, the target is {target.title}"
+            )
+        return None
+    from .measure.rig import open_rig
+
+    watch.phase(f"starting CUDA on {found.name}, confined")
+    return open_rig(task.directory, cache_dir(), wanted.devices, watch.phase)
 
 
 def open_or_create(wanted: Wanted, watch: Watch) -> Lineage:
@@ -139,7 +168,7 @@ def _prepare(lineage: Lineage, wanted: Wanted, spread: Spread, watch: Watch) -> 
         )
     target = find_target(wanted.target or default_target())
     group = wanted.workloads or task.settings.default_group
-    bench = make_bench(task, target, group, wanted, spread)
+    bench = make_bench(task, target, group, wanted, spread, watch)
     start = lineage.resolve(wanted.from_rev) if wanted.from_rev else lineage.seed(task.name)
     name = wanted.run or _free_name(lineage, f"{task.name}-{target.name}")
     check_name(name)

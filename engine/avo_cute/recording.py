@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .bench import Bench
 from .history import SEEN
 from .operators import Proposal
-from .records import Estimate, Verdict
-from .score import Bench
+from .records import Estimate, Measured, Verdict
+from .stats import floor_share, tflops
 
 SUBJECT_LENGTH = 72
 DETAIL_LENGTH = 2000
@@ -43,7 +44,9 @@ def subject(bench: Bench, proposal: Proposal) -> str:
 def body(proposal: Proposal, verdict: Verdict, origin: Origin) -> str:
     """What the operator said, then what we saw."""
     parts = [proposal.body.strip(), f"{SEEN}{verdict.status}: {verdict.reason}"]
-    if verdict.estimates:
+    if verdict.measured is not None:
+        parts.append(_measured_table(verdict.measured))
+    elif verdict.estimates:
         parts.append(_table(verdict))
     if verdict.signals:
         parts.append("Worth a look:\n" + "\n".join(f"  {s}" for s in verdict.signals[:12]))
@@ -56,18 +59,21 @@ def body(proposal: Proposal, verdict: Verdict, origin: Origin) -> str:
 def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str]:
     """git.md's trailers, in its order. Absent facts have no trailer."""
     cycles = " ".join(f"{e.cycles:.0f}" for e in verdict.estimates)
+    measured = _measured(bench, verdict.measured)
     pairs = {
         "Run": origin.run,
         "Task": bench.task.name,
         "Attempt": str(origin.number),
         "Status": str(verdict.status),
         "Score": _number(verdict.score),
+        "Score-interval": "",
         "Score-kind": verdict.kind if verdict.score is not None else "",
         "Gain": _number(verdict.gain),
+        **measured,
         "Cycles": cycles,
         "Workloads": origin.group,
         "Target": bench.target.name,
-        "Toolchain": verdict.toolchain,
+        "Toolchain": _toolchain(verdict),
         "Evaluator": bench.evaluator,
         "Sandbox": verdict.sandbox,
         "Artifact": verdict.artifact,
@@ -75,6 +81,33 @@ def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str
         "Session": str(origin.session),
     }
     return {key: value for key, value in pairs.items() if value}
+
+
+def _toolchain(verdict: Verdict) -> str:
+    driver = verdict.measured and verdict.measured.facts.get("driver")
+    return f"{verdict.toolchain}; driver {driver}" if driver else verdict.toolchain
+
+
+def _measured(bench: Bench, found: Measured | None) -> dict[str, str]:
+    """What only a measurement has. `Gains` are against the incumbent, per public workload."""
+    if found is None:
+        return {}
+    names = [w.name for w in bench.workloads]
+    gains = found.workloads.get("incumbent", {})
+    pairs = {"Level": found.level, "Device": found.device}
+    if found.score is not None:
+        pairs["Score-interval"] = f"{found.score.low:.6f} {found.score.high:.6f}"
+    if found.gain is not None:
+        pairs["Gain"] = f"{found.gain.value:.6f} {found.gain.low:.6f} {found.gain.high:.6f}"
+    if set(gains) == set(names):
+        pairs["Gains"] = " ".join(f"{gains[n].value:.5f}" for n in names)
+    if set(found.seconds) == set(names):
+        rates = (tflops(found.flops[n], found.seconds[n]) for n in names)
+        pairs["Tflops"] = " ".join(f"{rate:.1f}" for rate in rates)
+        pairs["Latency-us"] = " ".join(f"{found.seconds[n] * 1e6:.1f}" for n in names)
+    if found.hidden is not None:
+        pairs["Hidden"] = f"{found.hidden.value:.6f} {found.hidden_count}"
+    return pairs
 
 
 def _number(value: float | None) -> str:
@@ -86,6 +119,25 @@ def _table(verdict: Verdict) -> str:
     return "Static estimate (cycles; the unit that decides; registers by role; spills):\n" + (
         "\n".join(lines)
     )
+
+
+def _measured_table(found: Measured) -> str:
+    """Per workload: rate, share of the physical limit, gain against each arm; then the rest."""
+    lines = [f"Measured on {found.device} ({found.level} level, {found.rounds} rounds):"]
+    for name, seconds in found.seconds.items():
+        against = "  ".join(
+            f"{arm} {parts[name]}" for arm, parts in found.workloads.items() if name in parts
+        )
+        rate = tflops(found.flops[name], seconds)
+        share = floor_share(found.floor[name], seconds)
+        lines.append(f"  {name:16s} {rate:7.1f} TFLOPS  {share:4.0%} of the limit  {against}")
+    if found.hidden is not None:
+        lines.append(f"  {found.hidden_count} hidden workloads {found.hidden}")
+    if found.findings:
+        worst = f"the worst at {found.worst:.2f} of its bound ({found.worst_what})"
+        lines.append(f"  {found.findings} comparisons with fp64, {worst}")
+    lines += [f"  {count} rounds void: {reason}" for reason, count in found.voids.items()]
+    return "\n".join(lines)
 
 
 def _row(estimate: Estimate, verdict: Verdict) -> str:

@@ -129,6 +129,71 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Interval:
+    """A gain as a ratio of times (1.01 is +1 %) with its lower and upper bound."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value - 1:+.2%} [{self.low - 1:+.2%}, {self.high - 1:+.2%}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What measuring adds to a verdict. Mappings are by workload name unless said otherwise.
+
+    `seconds` and `cold` are medians of the candidate's launches, sustained and isolated; `floor`
+    is the physical limit. `workloads` and `overall` give the gain by the arm it is against.
+    `findings` counts comparisons with the reference, `worst` is the largest quotient of an error
+    and its bound among them. `raw` has everything, as JSON.
+    """
+
+    level: str  # "screening" or "commit"
+    device: str
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    cold: Mapping[str, float] = field(default_factory=dict)
+    flops: Mapping[str, float] = field(default_factory=dict)
+    floor: Mapping[str, float] = field(default_factory=dict)
+    gain: Interval | None = None
+    score: Interval | None = None
+    workloads: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)  # arm first
+    overall: Mapping[str, Interval] = field(default_factory=dict)
+    hidden: Interval | None = None
+    hidden_count: int = 0
+    margin: float = 0.0  # a log-ratio: what a gain must exceed on this machine
+    rounds: int = 0
+    voids: Mapping[str, int] = field(default_factory=dict)  # reason -> rounds
+    findings: int = 0
+    worst: float = 0.0
+    worst_what: str = ""
+    unsupported: tuple[str, ...] = ()  # what the seed itself cannot do
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+    busy: float = 0.0  # share of the timing in which the GPU computed
+    wall_s: float = 0.0  # of the measuring processes
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Timed rounds of one workload in one process; every sequence has one entry per round.
+
+    `times` maps an arm ("candidate", "incumbent", "seed", "cudnn", …) to seconds per launch: the
+    median over the launches of its visit. `clocks` maps it to the SM clock seen, in MHz. `void`
+    says why a round does not count, and is empty where it does.
+    """
+
+    workload: str
+    role: str  # "public" or "hidden"
+    mode: str  # "sustained" or "cold"
+    process: int  # the seed of the process that took them
+    times: Mapping[str, tuple[float, ...]]
+    clocks: Mapping[str, tuple[float, ...]]
+    void: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What we say about a candidate, computed by us."""
 
@@ -145,6 +210,9 @@ class Verdict:
     signals: tuple[str, ...] = ()  # worth a look, decides nothing
     sandbox: str = ""
     toolchain: str = ""
+    tree: str = ""
+    objects: Mapping[str, Path] = field(default_factory=dict)  # by workload, checks included
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,24 @@ judged, and one commit with its verdict is made.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 from . import workspace
+from .bench import Bench, Side, Standing
 from .errors import BadInput
 from .lineage import AttemptDraft, Lineage
 from .operators import Candidate, Proposal
+from .readiness import make_ready
 from .recording import Origin, body, subject, trailers
 from .records import Attempt, Status, Verdict
-from .score import Bench, Standing, judge_tree, standing_of
+from .score import judge_tree, standing_of
 from .treefiles import TreeFiles
 
 SESSION_ATTEMPTS = 16  # a session without success ends here; the next starts from the same parent
@@ -46,10 +50,11 @@ class Run:
         self.lineage, self.bench, self.name, self.group = lineage, bench, name, group
         self._start = start  # the commit of a run that does not exist yet
         self.watch = watch
-        self.done = 0  # attempts of this invocation
+        self.begun = self.done = 0  # attempts of this invocation: started, and recorded
         self.seen: dict[str, tuple[int, Status]] = {}  # artifact -> first attempt that had it
         self.sessions = 0
         self._standing: Standing | None = None
+        self._recording = Lock()
 
     @property
     def standing(self) -> Standing:
@@ -70,16 +75,36 @@ class Run:
         self.watch.phase(f"judging the seed for {self.bench.target.title}")
         baseline = self._must_judge(seed, None)
         self._standing = standing_of(baseline, baseline, self.seen)
+        self._make_ready()
         incumbent = baseline
         if self.lineage.tree(head) != self.lineage.tree(seed):
             self.watch.phase("judging the incumbent")
-            incumbent = self._must_judge(head, self._standing)
+            incumbent = self._judge_incumbent(head)
             self._standing = standing_of(baseline, incumbent, self.seen)
         if self._start:
             self._create()
         if not any(a.number == 0 for a in attempts):
             start = replace(incumbent, status=Status.NO_CHANGE, reason="where this run starts")
             self._record(head, self.lineage.tree(head), START, start, self._origin(0, head))
+
+    def _make_ready(self) -> None:
+        if self.bench.rig is not None:
+            self.watch.phase("self-test and calibration of this machine")
+            ready = make_ready(self.lineage.repo, self.bench, self.standing.seed, self.group)
+            margin = math.expm1(ready.calibration.margin())
+            self.watch.phase(f"gains count from {margin:+.2%} on this machine")
+
+    def _judge_incumbent(self, head: str) -> Verdict:
+        """Static scores are computed again; a measured one is read, if it is of these workloads."""
+        if self.bench.rig is None:
+            return self._must_judge(head, self._standing)
+        known = self.lineage.attempt(head)
+        told = known.trailers
+        if told.get("Score-kind") == "measured" and told.get("Workloads") == self.group:
+            return replace(self._must_judge(head, None), score=known.score, gain=None)
+        bench = replace(self.bench, thorough=True)
+        tree = self.lineage.tree(head)
+        return self._must_pass(head, judge_tree(self.lineage.repo, tree, bench, self._standing))
 
     def _create(self) -> None:
         bench = self.bench
@@ -98,6 +123,25 @@ class Run:
             finally:
                 session.close()
 
+    def attempt(
+        self, parent: str, tree: str, proposal: Proposal, operator: str
+    ) -> tuple[Attempt, Verdict]:
+        """Judge a tree and record it; may be called from several threads.
+
+        What would be accepted, but was compared with an incumbent that has been beaten meanwhile,
+        is judged again, against the new one.
+        """
+        self.begun += 1
+        while True:
+            standing = self.standing
+            verdict = judge_tree(self.lineage.repo, tree, self.bench, standing)
+            with self._recording:
+                accepted = verdict.status is Status.ACCEPTED
+                if accepted and standing is not self.standing:
+                    continue
+                parent = self.lineage.head(self.name) if accepted else parent
+                return self.record(parent, tree, proposal, verdict, operator), verdict
+
     def record(
         self, parent: str, tree: str, proposal: Proposal, verdict: Verdict, operator: str
     ) -> Attempt:
@@ -114,8 +158,12 @@ class Run:
         return attempt
 
     def _must_judge(self, commit: str, standing: Standing | None) -> Verdict:
-        verdict = judge_tree(self.lineage.repo, self.lineage.tree(commit), self.bench, standing)
-        if not verdict.estimates:
+        tree = self.lineage.tree(commit)
+        return self._must_pass(commit, judge_tree(self.lineage.repo, tree, self.bench, standing))
+
+    def _must_pass(self, commit: str, verdict: Verdict) -> Verdict:
+        wrong = (Status.INCORRECT, Status.CRASHED, Status.TIMED_OUT)
+        if not verdict.estimates or verdict.status in wrong:
             raise BadInput(
                 f"commit {commit[:10]}, which this run starts from, does not pass for target "
                 f"{self.bench.target.name}: {verdict.reason}"
@@ -130,6 +178,7 @@ class Run:
             artifact=verdict.artifact,
             facts=verdict.facts,
             score=score,
+            incumbent=Side(verdict.tree, verdict.objects),
         )
         if int((score - 1) / MILESTONE_STEP) > int((before - 1) / MILESTONE_STEP):
             percent = int((score - 1) / MILESTONE_STEP)
@@ -169,40 +218,53 @@ class OpenSession:
         self.parent = Candidate(tree, TreeFiles(run.lineage.repo, tree))
         self.tried: list[Attempt] = []
         self._written: set[str] = set()
+        self._begun = 0
+        self._raw: dict[str, bytes] = {}  # samples of what was measured
+        self._workspace = Lock()
         self._transcript: list[str] = []
         workspace.export(run.lineage.repo, tree, folder)
 
     def history(self) -> Sequence[Attempt]:
         return self.run.lineage.attempts(self.run.name)
 
+    @property
+    def width(self) -> int:
+        return self.run.bench.width
+
     def evaluate(self, proposal: Proposal) -> Attempt:
         """Judge and record what is in the workspace now."""
-        self._write(proposal.files)
-        settings, repo = self.run.bench.task.settings, self.run.lineage.repo
-        tree = workspace.read_back(
-            repo, self.parent.tree, self.folder, settings.editable, settings.max_file_bytes
-        ).tree
-        number = self.run.lineage.next_number(self.run.name)
-        self.run.watch.phase(f"attempt {number}: {proposal.subject}")
-        verdict = judge_tree(repo, tree, self.run.bench, self.run.standing)
-        attempt = self.run.record(self.commit, tree, proposal, verdict, self.operator)
+        run, settings = self.run, self.run.bench.task.settings
+        with self._workspace:
+            self._write(proposal.files)
+            tree = workspace.read_back(
+                run.lineage.repo,
+                self.parent.tree,
+                self.folder,
+                settings.editable,
+                settings.max_file_bytes,
+            ).tree
+            self._begun += 1
+        run.watch.phase(f"evaluating: {proposal.subject}")
+        attempt, verdict = run.attempt(self.commit, tree, proposal, self.operator)
         self.tried.append(attempt)
         told = {"proposed": proposal.subject, "why": proposal.body, "attempt": attempt.number}
         self._transcript.append(
             json.dumps({**told, "status": attempt.status, "seen": verdict.reason})
         )
+        if verdict.measured is not None:
+            self._raw[f"attempt-{attempt.number:04d}.json"] = verdict.measured.raw.encode()
         return attempt
 
     def over(self) -> bool:
         """True once a candidate was accepted, the session is spent, or the run must stop."""
-        accepted = bool(self.tried) and self.tried[-1].status is Status.ACCEPTED
-        return accepted or len(self.tried) >= SESSION_ATTEMPTS or self._stop()
+        accepted = any(attempt.status is Status.ACCEPTED for attempt in self.tried)
+        return accepted or self._begun >= SESSION_ATTEMPTS or self._stop()
 
     def close(self) -> None:
         """Keep the transcript; a session that tried nothing leaves none."""
         if self.tried:
             text = "\n".join(self._transcript) + "\n"
-            files = {"transcript.jsonl": text.encode()}
+            files = {"transcript.jsonl": text.encode(), **self._raw}
             self.run.lineage.record_transcript(self.run.name, self.number, files)
 
     def _write(self, files: Mapping[str, bytes]) -> None:

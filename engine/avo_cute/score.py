@@ -1,28 +1,31 @@
 """Score: f of the evolution. A candidate's files go in, a `Verdict` comes out.
 
 Rules are checked first because they cost nothing, then every workload class is built, audited and
-estimated (side by side, where the executor can), then one decision is made. On a machine without
-the target GPU the score is the static estimate and says so (`kind`).
+estimated (side by side, where the executor can), then one decision is made: on a machine with the
+target GPU from what `measured` found, elsewhere from the static estimate. The verdict's `kind`
+says which.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
-from itertools import groupby
 from pathlib import Path
 
 from . import workspace
-from .build import BuildRequest, Source
-from .build.analyse import ClassResult, evaluator_id, judge_class
+from .bench import Bench, Side, Standing
+from .build import Source
+from .build.analyse import ClassResult, judge_class
 from .build.audit import signals
 from .build.toolchain import toolchain
 from .errors import MachineFailed
 from .knobs import read
-from .records import Artifact, Facts, Failure, Status, Target, Verdict, Workload
+from .measured import Export, measure
+from .records import Artifact, Failure, Status, Target, Verdict
 from .repo import Repo
 from .sandbox import describe
 from .stats import geomean
@@ -32,51 +35,18 @@ STATIC_MARGIN = 0.0005  # gains below this are `equal`: the estimate resolves no
 IMPLAUSIBLE = 1.3  # a step beyond this says more about the estimate than about the candidate
 WORST_WORKLOAD = 0.99  # no workload may lose more than 1 %
 
-Spread = Callable[
-    [Callable[[BuildRequest], ClassResult | Failure], Sequence[BuildRequest]],
-    Iterable[ClassResult | Failure],
-]
 
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """How candidates of one run are judged; the same for every candidate of it."""
-
-    task: Task
-    target: Target
-    workloads: tuple[Workload, ...]
-    cache: Path
-    layer: str
-    spread: Spread
-    wall_s: float = 300.0
-
-    @property
-    def evaluator(self) -> str:
-        return evaluator_id(self.task)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What a candidate is compared with: the run's baseline and its high-water mark.
-
-    `seen` maps the artifact of every attempt so far to its number and status.
-    """
-
-    baseline: Mapping[str, float]  # workload name -> cycles
-    high_water: Mapping[str, float]  # likewise, of the best accepted candidate
-    artifact: str  # of the incumbent
-    facts: Mapping[str, Facts] = field(default_factory=dict)
-    seen: Mapping[str, tuple[int, Status]] = field(default_factory=dict)
-    score: float = 1.0  # of the high-water mark, over the baseline
-
-
-def evaluate(source: Source, bench: Bench, standing: Standing | None) -> Verdict:
+def evaluate(
+    source: Source, bench: Bench, standing: Standing | None, export: Export | None = None
+) -> Verdict:
     """Judge one candidate. Without a standing it is the baseline: score 1, `no-change`.
 
-    Never raises for what the candidate did; `MachineFailed` where this machine is at fault.
+    `export` writes a tree of the lineage into a folder; without it nothing is measured. Never
+    raises for what the candidate did; `MachineFailed` where this machine is at fault.
     """
     verdict = _judge(source, bench)
-    verdict = replace(verdict, sandbox=describe(bench.layer), toolchain=toolchain())
+    confined = [describe(bench.layer), *([] if bench.rig is None else [bench.rig.trailer])]
+    verdict = replace(verdict, sandbox="; ".join(confined), toolchain=toolchain())
     if verdict.status is not Status.ACCEPTED:
         return verdict
     if standing is None:
@@ -88,7 +58,27 @@ def evaluate(source: Source, bench: Bench, standing: Standing | None) -> Verdict
         if name in standing.facts
         for line in signals(new, standing.facts[name])
     )
-    return replace(decide(verdict, standing), signals=(*verdict.signals, *warnings))
+    verdict = replace(verdict, signals=(*verdict.signals, *warnings))
+    if bench.rig is None or export is None:
+        return decide(verdict, standing)
+    if (stands := known(verdict, bench, standing)) is not None:
+        return stands
+    return measure(verdict, source, bench, standing, export)
+
+
+def known(verdict: Verdict, bench: Bench, standing: Standing) -> Verdict | None:
+    """The verdict on objects that were measured before: chance gets no second try."""
+    verdict = replace(verdict, kind="measured")
+    if verdict.artifact == standing.artifact and not bench.thorough:
+        reason = "every object is byte-identical to the incumbent's"
+        return replace(verdict, status=Status.NO_CHANGE, reason=reason, score=standing.score)
+    found = standing.seen.get(verdict.artifact)
+    if found is None or bench.thorough:
+        return None
+    number, before = found
+    status = Status.EQUAL if before in (Status.ACCEPTED, Status.NO_CHANGE) else before
+    reason = f"the same objects as attempt {number} ({before}): its verdict stands"
+    return replace(verdict, status=status, reason=reason)
 
 
 def decide(verdict: Verdict, standing: Standing) -> Verdict:
@@ -167,13 +157,14 @@ def judge_tree(repo: Repo, tree: str, bench: Bench, standing: Standing | None) -
 
     Tried twice where this machine, not the candidate, failed; then `MachineFailed` is raised.
     """
+    export = partial(workspace.export, repo)
     with tempfile.TemporaryDirectory(prefix="avo-cute-candidate-") as folder:
-        workspace.export(repo, tree, Path(folder))
+        export(tree, Path(folder))
         source = Source(tree, Path(folder))
         try:
-            return evaluate(source, bench, standing)
+            return evaluate(source, bench, standing, export)
         except MachineFailed:
-            return evaluate(source, bench, standing)
+            return evaluate(source, bench, standing, export)
 
 
 def standing_of(
@@ -187,6 +178,8 @@ def standing_of(
         facts=incumbent.facts,
         seen={} if seen is None else seen,
         score=incumbent.score or 1.0,
+        seed=Side(baseline.tree, baseline.objects),
+        incumbent=Side(incumbent.tree, incumbent.objects),
     )
 
 
@@ -212,33 +205,23 @@ def _judge(source: Source, bench: Bench) -> Verdict:
     if broken := check_rules(bench.task, bench.target, source.directory):
         reason = f"refused before building: {broken[0]}"
         return Verdict(Status.BUILD_FAILED, reason, "\n".join(broken))
-    results = list(bench.spread(judge_class, _requests(source, bench)))
+    wanted = (*bench.workloads, *bench.beside)
+    results = list(bench.spread(judge_class, bench.requests(source, wanted)))
     failures = [r for r in results if isinstance(r, Failure)]
     if failures:
         return Verdict(failures[0].status, failures[0].reason, failures[0].detail)
     passed = [r for r in results if isinstance(r, ClassResult)]
-    artifacts = [a for r in passed for a in r.artifacts]
+    built = {a.workload.name: a for r in passed for a in r.artifacts}
+    estimates = {e.workload: e for r in passed for e in r.estimates}
+    artifacts = [built[w.name] for w in bench.workloads]
     return Verdict(
         Status.ACCEPTED,
         "",
         artifact=artifact_id(artifacts),
-        estimates=tuple(e for r in passed for e in r.estimates),
+        estimates=tuple(estimates[w.name] for w in bench.workloads),
         facts={a.workload.name: a.facts for a in artifacts},
         launches={a.workload.name: a.launches for a in artifacts},
-        signals=tuple(line for r in passed for line in r.signals),
+        signals=tuple(dict.fromkeys(line for r in passed for line in r.signals)),
+        tree=source.tree,
+        objects={name: a.object_path for name, a in built.items()},
     )
-
-
-def _requests(source: Source, bench: Bench) -> list[BuildRequest]:
-    return [
-        BuildRequest(
-            source=source,
-            task=bench.task.directory,
-            target=bench.target,
-            workloads=tuple(group),
-            layer=bench.layer,
-            cache=bench.cache,
-            wall_s=bench.wall_s,
-        )
-        for _, group in groupby(bench.workloads, key=lambda w: w.class_name)
-    ]

@@ -4,6 +4,7 @@ task.toml     name, editable paths, workloads, audit limits (this module checks 
 build.py      runs in the sandbox: asks the candidate's own host code to compile a workload
 reference.py  FLOPs and bytes of a workload, and the fp64 reference
 knobs.py      what the search operator may turn, and the rules that keep it legal
+baselines.py  libraries that do the same work, as the measuring worker calls them (optional)
 seed.toml     the released package the seed comes from   (or a folder `source/`)
 """
 
@@ -90,6 +91,17 @@ class Task:  # not slotted: its attributes are read from the directory once, on 
     @cached_property
     def knobs(self) -> ModuleType:
         return self._load("knobs")
+
+    @cached_property
+    def baselines(self) -> ModuleType | None:
+        """baselines.py: `NAMES` of the libraries that do the same work; None without the file."""
+        present = (self.directory / "baselines.py").is_file()
+        return self._load("baselines") if present else None
+
+    @cached_property
+    def inert(self) -> ModuleType | None:
+        """Edits that compute nothing else, where the task has them."""
+        return self._load("inert") if (self.directory / "inert.py").is_file() else None
 
     @cached_property
     def sha256(self) -> str:

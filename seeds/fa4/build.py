@@ -69,11 +69,12 @@ def arguments(params, target):
     """One call of the object: FA4's own order (`_flash_attn_fwd`'s call in interface.py).
 
     The names are those of the kernel classes' `__call__`; the stream comes from the environment.
+    `params` may hold a "scale" of its own: it is an argument and asks for no other compilation.
     """
     none = ("none",)
     q, k, v = (("tensor", shape, "bfloat16") for shape in _qkv(params))
     lse = ("tensor", (params["batch"], params["heads"], params["seqlen_q"]), "float32")
-    scale = ("float", params["head_dim"] ** -0.5)
+    scale = ("float", params.get("scale", params["head_dim"] ** -0.5))
     optional = [none] * 8  # cu_seqlens and seqused of q and k, page table, window, learnable sink
     aux = ("tuple", [none, none])
     on_sm100 = target["family"] == "sm100"

@@ -7,18 +7,21 @@ and builds (a rule that says "measured" was seen in objects).
 
 from __future__ import annotations
 
+import ast
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from avo_cute.knobs import Knob, Site
-from avo_cute.patterns import value_of
+from avo_cute.knobs import Knob, Site, Supply
+from avo_cute.patterns import SLOT, expression_of, matches, value_of
 from avo_cute.records import Target
 
 HEAD_DIM = 128  # of every public workload
 _MASKS = ("causal", "full")
+_LENGTHS = ("short", "4k", "8k", "16k", "32k")  # the rungs of sm90 tiles
 _ELEMENT = 2  # bytes of bf16
 
 
@@ -51,6 +54,20 @@ class _Values:
             case (int() as first, int() as second):
                 return first, second
         return default
+
+    def tile(self, name: str) -> tuple[int, ...]:
+        """Rows, keys, P in registers, overlap of a `FwdConfig`."""
+        return _tile(self._values.get(name, "None"))
+
+
+@lru_cache(maxsize=1024)
+def _tile(text: str) -> tuple[int, ...]:
+    values = []
+    for n, default in enumerate((128, 128, 1, 1)):
+        found = matches(f"FwdConfig({'..., ' * n}{SLOT}, ...)", expression_of(text))
+        value = None if found is None else value_of(ast.unparse(found))
+        values.append(value if isinstance(value, int) else default)
+    return tuple(values)
 
 
 def _sm100(v: _Values, mask: str, target: Target) -> Iterator[str]:
@@ -128,28 +145,39 @@ def _q_stage(v: _Values, mask: str) -> int:
 
 
 def _sm90(v: _Values, mask: str, target: Target) -> Iterator[str]:
-    tile_m, tile_n = v.number(f"sm90_tile_m_{mask}", 128), v.number(f"sm90_tile_n_{mask}", 128)
-    if tile_m not in (64, 128, 192):
-        yield f"sm90_tile_m_{mask} {tile_m}: 64, 128 or 192 rows, 64 for each of up to 3 groups"
-        return
-    if tile_n % 16 or not 16 <= tile_n <= 256:
-        yield f"sm90_tile_n_{mask} {tile_n}: a multiple of 16 from 16 to 256"
-    from_registers = v.number(f"sm90_pv_rs_{mask}", True)
-    yield from _sm90_registers(v, mask, tile_m // 64, tile_n)
     stages = v.number(f"sm90_stages_{mask}", 2)
     if stages < 1:
         yield f"sm90_stages_{mask} {stages}: at least 1"
+    for length in _LENGTHS:
+        yield from _sm90_tile(v, mask, length, target)
+
+
+def _sm90_tile(v: _Values, mask: str, length: str, target: Target) -> Iterator[str]:
+    name, stages = f"sm90_tile_{mask}_{length}", v.number(f"sm90_stages_{mask}", 2)
+    tile_m, tile_n, in_registers, overlap = v.tile(name)
+    if tile_m not in (64, 128, 192):
+        yield f"{name} {tile_m} rows: 64, 128 or 192, 64 for each of up to 3 groups"
+        return
+    if tile_n % 16 or not 16 <= tile_n <= 256:
+        yield f"{name} {tile_n} keys: a multiple of 16 from 16 to 256"
+    left = yield from _sm90_registers(v, tile_m // 64)
+    need = HEAD_DIM // 2 + tile_n // 2 + (tile_n // 4 if overlap and in_registers else 0)
+    if need > left:
+        yield (
+            f"{name} {tile_m} x {tile_n}: O, S and P need {need} registers a thread, "
+            f"sm90_regs_{tile_m // 64} leaves {left}"
+        )
     need = (tile_m + 2 * stages * tile_n) * HEAD_DIM * _ELEMENT  # O reuses Q
-    need += 0 if from_registers else tile_m * tile_n * _ELEMENT
+    need += 0 if in_registers else tile_m * tile_n * _ELEMENT
     if need + 1024 > target.smem_bytes:  # barriers, and alignment
         yield (
-            f"sm90_tile_m_{mask} {tile_m}, sm90_tile_n_{mask} {tile_n}, sm90_stages_{mask} "
-            f"{stages}: Q, K, V and P take {need} of {target.smem_bytes} bytes of shared memory"
+            f"{name} {tile_m} x {tile_n}, sm90_stages_{mask} {stages}: Q, K, V and P take {need} "
+            f"of {target.smem_bytes} bytes of shared memory"
         )
 
 
-def _sm90_registers(v: _Values, mask: str, groups: int, tile_n: int) -> Iterator[str]:
-    """Register split, and accumulators that fit in it (measured: 32 registers for the rest)."""
+def _sm90_registers(v: _Values, groups: int) -> Generator[str, None, int]:
+    """Rules of the register split; returns what accumulators may take (measured: all but 32)."""
     name = f"sm90_regs_{groups}"
     mma, producer = v.pair(name, {1: (256, 56), 2: (240, 24), 3: (160, 32)}[groups])
     for count in (mma, producer):
@@ -157,16 +185,7 @@ def _sm90_registers(v: _Values, mask: str, groups: int, tile_n: int) -> Iterator
             yield f"{name} {count}: a multiple of 8 from 24 to 256"
     if groups * mma + producer > 512:
         yield f"{name}: {groups} × {mma} + {producer} registers are more than 512"
-    overlap, in_registers = (
-        v.number(f"sm90_overlap_{mask}", True),
-        v.number(f"sm90_pv_rs_{mask}", True),
-    )
-    need = HEAD_DIM // 2 + tile_n // 2 + (tile_n // 4 if overlap and in_registers else 0)
-    if need > mma - 32:
-        yield (
-            f"sm90_tile_m_{mask} {64 * groups}, sm90_tile_n_{mask} {tile_n}: O, S and P need "
-            f"{need} registers a thread, {name} leaves {mma - 32}"
-        )
+    return mma - 32
 
 
 def _sm120(v: _Values, mask: str, target: Target) -> Iterator[str]:
@@ -189,7 +208,9 @@ def _load(path: Path) -> tuple[Knob, ...]:
     data = tomllib.loads(path.read_text("utf-8"))
     knobs = []
     for entry in data["knob"]:
-        entry = {**data["defaults"], **data["use"].get(entry.get("use"), {}), **entry}
+        shared = [data["use"][name] for name in _listed(entry.get("use", ()))]
+        for part in (*shared, data["defaults"]):
+            entry = {**part, **entry}
         for row in data["each"].get(entry.get("each"), [{}]):
             knobs.append(_knob({**row, **entry}, {k: v for k, v in row.items() if k != "classes"}))
     return tuple(knobs)
@@ -200,6 +221,8 @@ def _knob(entry: Mapping[str, Any], names: Mapping[str, str]) -> Knob:
         value = entry.get(key, default)
         if isinstance(value, str):
             return Template(value).substitute(names).strip()
+        if isinstance(value, int):
+            return value
         return tuple(Template(str(item)).substitute(names) for item in value)
 
     numbers = all(isinstance(choice, int | float) for choice in entry["choices"])
@@ -207,12 +230,27 @@ def _knob(entry: Mapping[str, Any], names: Mapping[str, str]) -> Knob:
         key: filled(key, default)
         for key, default in {
             "name": "", "file": "", "choices": (), "title": "", "effect": "", "families": (),
-            "archs": (), "classes": ("*",), "when": "", "part": "",
-            "kind": "ordinal" if numbers else "categorical",
+            "archs": (), "classes": ("*",), "when": "", "part": "", "ladder": (), "rung": 0,
+            "at": "", "workloads": ("*",), "kind": "ordinal" if numbers else "categorical",
         }.items()
     }  # fmt: skip
     index, count = entry.get("of", (0, 1))
-    return Knob(site=Site(filled("pattern", ""), filled("scope", ""), index, count), **fields)
+    return Knob(
+        site=Site(filled("pattern", ""), filled("scope", ""), index, count),
+        expect=tuple(
+            (str(choice), float(gain)) for choice, gain in entry.get("expect", {}).items()
+        ),
+        labels=tuple(entry.get("labels", {}).items()),
+        supplies=tuple(
+            Supply(s["name"], Site(s["pattern"], s.get("scope", "")), s["text"])
+            for s in entry.get("supplies", ())
+        ),
+        **fields,
+    )
+
+
+def _listed(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 KNOBS: tuple[Knob, ...] = _load(Path(__file__).with_name("knobs.toml"))

@@ -10,7 +10,8 @@ import pytest
 
 from avo_cute.knobs import Knob, Site, read
 from avo_cute.operators import Candidate, Operator
-from avo_cute.operators.search import SearchOperator, assignment_of, knobs_line
+from avo_cute.operators.evidence import Change, change_lines, change_of
+from avo_cute.operators.search import SearchOperator
 from avo_cute.records import Attempt, Status, Target, Workload
 
 TARGET = Target("b200", "sm_100a", "sm100", 148, 232448, 132120576, "B200")
@@ -96,7 +97,7 @@ def test_it_is_an_operator():
     assert search.name == "search"
 
 
-@pytest.mark.parametrize("strategy", ["tpe", "random"])
+@pytest.mark.parametrize("strategy", ["sweep", "tpe", "random"])
 def test_nothing_is_proposed_twice_and_a_small_space_is_exhausted(strategy):
     run = Run(operator(SMALL, strategy=strategy), SMALL, lambda v: int(v["a"]) - int(v["b"]) / 9)
     while run.step():
@@ -106,7 +107,7 @@ def test_nothing_is_proposed_twice_and_a_small_space_is_exhausted(strategy):
     assert len(tried) == 11 and set(tried) == expected
 
 
-@pytest.mark.parametrize("strategy", ["tpe", "random"])
+@pytest.mark.parametrize("strategy", ["sweep", "tpe", "random"])
 def test_what_check_refuses_is_never_proposed(strategy):
     def check(values, target):
         return ["a + b"] if (int(values["a"]) + int(values["b"])) % 2 else []
@@ -135,7 +136,7 @@ def test_check_sees_values_and_the_target():
     assert seen[-1][1] is TARGET and set(seen[-1][0]) == {"a", "b"}
 
 
-@pytest.mark.parametrize("strategy", ["tpe", "random"])
+@pytest.mark.parametrize("strategy", ["sweep", "tpe", "random"])
 def test_one_seed_and_one_history_give_one_proposal(strategy):
     first, second = (Run(operator(strategy=strategy, seed=7), objective=peak) for _ in range(2))
     for _ in range(40):
@@ -144,11 +145,11 @@ def test_one_seed_and_one_history_give_one_proposal(strategy):
     other = Run(operator(strategy=strategy, seed=8), objective=peak)
     for _ in range(40):
         other.step()
-    assert other.seen != first.seen
+    assert other.seen != first.seen or strategy == "sweep"  # whose order is that of promise
     assert len({json.dumps(v, sort_keys=True) for v in first.seen}) == 40
 
 
-@pytest.mark.parametrize("strategy", ["tpe", "random"])
+@pytest.mark.parametrize("strategy", ["sweep", "tpe", "random"])
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(strategy):
     run = Run(operator(strategy=strategy), objective=peak)
     for _ in range(30):
@@ -156,6 +157,15 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(strategy):
     resumed = operator(strategy=strategy).propose(run.parent, run.history)
     went_on = run.search.propose(run.parent, run.history)
     assert resumed == went_on and resumed is not None
+
+
+@pytest.mark.parametrize("strategy", ["sweep", "tpe", "random"])
+def test_proposals_in_flight_are_all_different(strategy):
+    search = operator(SMALL, strategy=strategy)
+    bodies = [search.propose(source(SMALL), []).body for _ in range(11)]
+    assert len(set(bodies)) == 11 and search.propose(source(SMALL), []) is None
+    failed = Attempt("c", "t", "seed", "r", 1, Status.INFRA_ERROR, "", bodies[4], 1, {})
+    assert search.propose(source(SMALL), [failed]).body == bodies[4]
 
 
 def test_observing_early_or_twice_changes_nothing():
@@ -207,13 +217,13 @@ def test_a_proposal_reads_as_one_idea():
     sizes = set()
     for seed in range(12):
         proposal = operator(knobs, seed=seed).propose(source(knobs), [])
-        assert re.match(r"(Set|Change) ", proposal.subject) and len(proposal.subject) <= 50
+        assert re.match(r"(Set|Change) ", proposal.subject) and len(proposal.subject) <= 55
         assert "Hypothesis on the " in proposal.body
         words = " ".join(proposal.body.split())
         assert "Prediction for mha-full: faster than the parent." in words
         assert "No other object changes (mha-causal)." in words
         assert not re.search(r"^[A-Za-z0-9-]+\s*:", proposal.body.split("What changed:")[0], re.M)
-        change = assignment_of(proposal.body)
+        change = change_of(proposal.body)
         sizes.add(len(change.new))
         before, after = read(knobs, source(knobs).files), read(knobs, proposal.files)
         assert {n: v for n, v in after.items() if v != before[n]} == change.new
@@ -254,7 +264,7 @@ def test_values_outside_the_choices_are_kept_and_learned_around():
                 1.0,
             )
         )
-    changes = [assignment_of(a.body).new for a in history]
+    changes = [change_of(a.body).new for a in history]
     assert {c.get("a", "agent_made(3)") for c in changes} == {"agent_made(3)", "0", "1", "2"}
 
 
@@ -275,7 +285,7 @@ ARROW = "0" * 16 + " -> " + "1" * 16
      " knobs " + '{"a":' * 3000 + "} " + ARROW],
 )  # fmt: skip
 def test_a_message_that_someone_else_wrote_is_no_assignment(body):
-    assert assignment_of(body) is None
+    assert change_of(body) is None
     attempt = Attempt("c", "t", "seed", "r", 1, Status.ACCEPTED, "s", body, 1, {}, 1.1)
     assert operator(SMALL).propose(source(SMALL), [attempt]) is not None
 
@@ -285,14 +295,17 @@ def past(number: int) -> Attempt:
     rng = random.Random(number)
     values = {k.name: rng.choice(k.choices) for k in WIDE}
     old = {name: rng.choice("012") for name in rng.sample(sorted(values), 2)}
-    body = knobs_line({**values, **old}, {name: values[name] for name in old})
+    new = {name: values[name] for name in old}
+    before, after = (f"{rng.getrandbits(64):016x}" for _ in range(2))
+    body = change_lines(Change(new, before, after, old))
     score = None if number % 7 == 0 else rng.uniform(0.9, 1.1)
     status = Status.REJECTED if score else Status.BUILD_FAILED
     return Attempt(f"c{number}", "t", "seed", "r", number, status, "", body, 1, {}, score)
 
 
-def test_a_proposal_stays_cheap_at_a_thousand_attempts():
-    search, history, times = operator(), [past(n) for n in range(1000)], []
+@pytest.mark.parametrize("strategy", ["sweep", "tpe"])
+def test_a_proposal_stays_cheap_at_a_thousand_attempts(strategy):
+    search, history, times = operator(strategy=strategy), [past(n) for n in range(1000)], []
     assert search.propose(source(WIDE), history)
     for number in range(1000, 1007):
         history.append(past(number))

@@ -1,5 +1,6 @@
 """FA4's knobs against the released source, and the rules that keep a build from being wasted."""
 
+import difflib
 import importlib.util
 from pathlib import Path
 
@@ -31,9 +32,10 @@ SEED_VALUES = {
     "l2_budget": "50 * 1024 * 1024", "pack_gqa_full": "qhead_per_kvhead > 1",
     "rescale_threshold": "8.0", "corr_tile": "16", "s_load": "32", "p_store": "16",
     "epilogue_tile": "8 * 32 // self.o_dtype.width", "ex2_run": "4", "ex2_fragment": "32",
-    "poly_degree": "3", "unroll_softmax": "1", "sm90_tile_m_causal": "128",
-    "sm90_tile_n_full": "128", "sm90_pv_rs_full": "True", "sm90_overlap_causal": "True",
-    "sm90_stages_full": "2", "sm90_regs_1": "(256, 56)", "sm90_regs_2": "(240, 24)",
+    "poly_degree": "3", "unroll_softmax": "1",
+    "sm90_tile_causal_4k": "FwdConfig(128, 128, True, True)",
+    "sm90_tile_full_32k": "FwdConfig(128, 128, True, True)",
+    "sm90_stages_full": "2", "sm90_l2_budget": "50 * 1024 * 1024", "sm90_regs_2": "(240, 24)",
     "sm90_regs_3": "(160, 32)", "sm90_scheduler_full": "SingleTileScheduler",
     "sm90_scheduler_causal": "SingleTileLPTScheduler",
     "sm90_lpt": "self.is_causal or self.is_local",
@@ -52,9 +54,9 @@ def seed() -> dict[str, bytes]:
     return {knob.file: (root / knob.file).read_bytes() for knob in KNOBS}
 
 
-def changed_lines(old: bytes, new: bytes) -> list[tuple[bytes, bytes]]:
-    pairs = zip(old.splitlines(), new.splitlines(), strict=True)
-    return [(before, after) for before, after in pairs if before != after]
+def changed_lines(old: bytes, new: bytes) -> list[str]:
+    diff = difflib.ndiff(old.decode().splitlines(), new.decode().splitlines())
+    return [line for line in diff if line.startswith("- ")]
 
 
 def test_every_knob_reads_its_site_in_the_seed(seed):
@@ -75,7 +77,7 @@ def test_each_choice_changes_its_own_line_and_reads_back(seed, turn):
     new = apply(KNOBS, seed, wanted)
     for file, data in new.items():
         moved = [n for n in wanted if BY_NAME[n].file == file and normal(wanted[n]) != before[n]]
-        assert 1 <= len(changed_lines(seed[file], data)) <= len(moved)
+        assert 1 <= len(changed_lines(seed[file], data)) <= 2 * len(moved)
     values = read(KNOBS, {**seed, **new})
     assert values == {name: normal(choice) for name, choice in wanted.items()}
 
@@ -85,7 +87,7 @@ def test_a_change_leaves_every_other_knob_as_it_was(seed):
     changes = {
         "soft_regs_full": "176",
         "tile_n_causal": "64",
-        "sm90_tile_n_full": "176",
+        "sm90_tile_full_8k": "FwdConfig(128, 176, True, True)",
         "sm90_regs_2": "(232, 40)",
         "sm120_threads_causal": "256",
         "split_p": "n_block_size // 2",
@@ -118,12 +120,12 @@ ILLEGAL = [
     ("b200", {"split_p": "n_block_size"}, "less than tile_n"),
     ("b200", {"rescale_threshold": "12.0"}, "from 0 to 8"),
     ("b200", {"kv_stage_cap": "1"}, "needs 2 stages"),
-    ("h200", {"sm90_tile_m_full": "256"}, "64, 128 or 192"),
-    ("h200", {"sm90_tile_n_full": "120"}, "multiple of 16"),
-    ("h200", {"sm90_tile_n_full": "208"}, "need 220 registers"),
-    ("h200", {"sm90_tile_m_causal": "192"}, "need 160 registers"),
-    ("h100", {"sm90_tile_m_causal": "192", "sm90_tile_n_causal": "96"}, "need 136 registers"),
-    ("h200", {"sm90_tile_n_causal": "160", "sm90_pv_rs_causal": "False"}, "237568 of 232448"),
+    ("h200", {"sm90_tile_full_4k": "FwdConfig(256, 128, True, True)"}, "64, 128 or 192"),
+    ("h200", {"sm90_tile_full_8k": "FwdConfig(128, 120, True, True)"}, "multiple of 16"),
+    ("h200", {"sm90_tile_full_16k": "FwdConfig(128, 208, True, True)"}, "need 220 registers"),
+    ("h200", {"sm90_tile_causal_32k": "FwdConfig(192, 128, True, True)"}, "need 160 registers"),
+    ("h100", {"sm90_tile_causal_4k": "FwdConfig(192, 96, True, True)"}, "need 136 registers"),
+    ("h200", {"sm90_tile_causal_8k": "FwdConfig(128, 160, False, True)"}, "237568 of 232448"),
     ("h200", {"sm90_stages_full": "4"}, "294912 of 232448"),
     ("h200", {"sm90_stages_full": "0"}, "at least 1"),
     ("h200", {"sm90_regs_2": "(240, 40)"}, "more than 512"),
@@ -145,10 +147,11 @@ def test_what_is_illegal_is_named(seed, target, changes, why):
 
 
 LEGAL = [
-    ("h200", {"sm90_tile_n_full": "176"}),
-    ("h200", {"sm90_tile_n_causal": "192"}),  # 224 KB: launched on an H200
-    ("h200", {"sm90_tile_m_full": "192", "sm90_pv_rs_full": "False"}),
-    ("h200", {"sm90_tile_m_full": "192", "sm90_tile_n_full": "80"}),
+    ("h200", {"sm90_tile_full_4k": "FwdConfig(128, 176, True, True)"}),
+    ("h200", {"sm90_tile_causal_8k": "FwdConfig(128, 192, True, True)"}),  # 224 KB: launched
+    ("h200", {"sm90_tile_full_16k": "FwdConfig(192, 128, False, True)"}),
+    ("h200", {"sm90_tile_full_32k": "FwdConfig(192, 80, True, True)"}),
+    ("h200", {"sm90_tile_full_32k": "choose(seqlen)"}),  # an agent's own way
     ("b200", {"soft_regs_full": "200", "corr_regs_full": "88"}),  # 24 for the others
     ("b200", {"soft_regs_full": "184", "corr_regs_full": "88"}),
     ("b200", {"q_stage_full": "1", "tile_n_full": "64"}),
@@ -182,5 +185,62 @@ def test_no_value_makes_the_rules_fail(values, target):
 
 def test_every_knob_serves_some_target_and_class_of_the_task():
     for knob in KNOBS:
-        assert any(knob.applies(target, TASK.workloads) for target in TARGETS.values()), knob.name
+        served = any(knob.applies(target, TASK.workloads) for target in TARGETS.values())
+        assert served or (knob.at == "" and len(knob.choices) == 1), knob.name
         assert len(knob.title) <= 40 and (knob.effect or len(knob.choices) == 1)
+        assert {choice for choice, _ in knob.expect} <= set(knob.choices), knob.name
+        assert set(knob.choices) <= {c for c, _ in knob.labels} or not knob.labels, knob.name
+
+
+LENGTHS = ("4k", "8k", "16k", "32k")
+LARGE, LONG = "FwdConfig(192, 128, False, True)", "FwdConfig(128, 192, True, True)"
+
+
+def tiles(mask: str, *choices: str) -> dict[str, str]:
+    named = zip(LENGTHS, choices, strict=True)
+    return {f"sm90_tile_{mask}_{length}": choice for length, choice in named}
+
+
+def test_a_tile_by_length_reads_well_as_a_patch(seed):
+    changes = {"sm90_tile_causal_8k": LARGE, "sm90_tile_causal_16k": LONG}
+    changes |= {"sm90_tile_causal_32k": LARGE, **tiles("full", *[LARGE] * 4)}
+    text = apply(KNOBS, seed, changes)["flash_attn/cute/interface.py"].decode()
+    expected = """\
+    elif head_dim <= 128:
+        return (
+            (
+                FwdConfig(128, 128, True, True) if seqlen < 6 * 1024
+                else FwdConfig(192, 128, False, True) if seqlen < 12 * 1024
+                else FwdConfig(128, 192, True, True) if seqlen < 24 * 1024
+                else FwdConfig(192, 128, False, True)
+            ) if is_causal
+            else FwdConfig(128, 128, True, True) if seqlen < 3 * 1024
+            else FwdConfig(192, 128, False, True)
+        )
+    elif head_dim <= 192:
+"""
+    assert expected in text
+    before = seed["flash_attn/cute/interface.py"].decode()
+    removed = [line for line in difflib.ndiff(before.splitlines(), text.splitlines())]
+    assert len([line for line in removed if line.startswith("- ")]) == 3
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [tiles("causal", LONG, LONG, LARGE, LONG)],
+        [tiles("full", *[LARGE] * 4), tiles("causal", *[LARGE] * 4)],
+        [{"sm90_tile_full_16k": LONG}, {"sm90_tile_full_8k": LONG}, {"sm90_tile_causal_4k": LARGE}],
+    ],
+)
+def test_the_first_choice_again_gives_the_first_source_back(seed, steps):
+    before, files = read(KNOBS, seed), seed
+    values = before
+    for step in steps:
+        files = {**files, **apply(KNOBS, files, step)}
+        values = {**values, **step}
+        assert read(KNOBS, files) == values
+    assert files != seed
+    for name in sorted(before):  # one by one
+        files = {**files, **apply(KNOBS, files, {name: before[name]})}
+    assert files == seed

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from . import options as o
+
+if TYPE_CHECKING:
+    from ..gpu import Gpu
+
+_PIP = "pip install "
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,7 @@ class Line:
 @click.command(epilog="Example:\n\n  avo-cute doctor --json")
 @o.as_json
 def doctor(as_json: bool) -> None:
-    """What this machine can do: GPU, DSL, sandbox, disk, git, key. Exit 3 if builds cannot run."""
+    """What this machine can do: builds, measuring, profiles. Exit 3 if builds cannot run."""
     from dataclasses import asdict
 
     from .show import print_json
@@ -43,8 +53,9 @@ def doctor(as_json: bool) -> None:
 
 
 def check() -> list[Line]:
-    """Every line, in the order in which a newcomer needs them."""
-    return [_git(), _dsl(), _seed(), _nvdisasm(), *_sandbox(), _gpu(), _ncu(), _key(), _disk()]
+    """Every line, in the order in which a newcomer needs them: build, measure, vary."""
+    building = [_git(), _dsl(), _seed(), _nvdisasm(), *_sandbox(), _disk()]
+    return [*building, *_measuring(), _key()]
 
 
 def _git() -> Line:
@@ -101,29 +112,108 @@ def _sandbox() -> list[Line]:
     ]
 
 
-def _gpu() -> Line:
-    from ..gpu import find_gpu
+def _measuring() -> list[Line]:
+    """What measured scores need, and what only profiles and the last check need."""
+    from ..gpu import find_gpus
 
-    gpu = find_gpu()
-    if gpu is None:
+    gpus = find_gpus()
+    return [
+        _gpu(gpus),
+        _linker(),
+        _torch(bool(gpus)),
+        _tvm_ffi(),
+        _ncu(),
+        _counters(bool(gpus)),
+        _sanitizer(),
+    ]
+
+
+def _gpu(gpus: Sequence[Gpu]) -> Line:
+    if not gpus:
         return Line(
             "GPU",
             False,
             "none: scores are static estimates",
             "nothing to do unless you expected a GPU; then install NVIDIA's driver",
         )
-    target = f"target {gpu.target}" if gpu.target else "no target of avo-cute fits it"
-    return Line("GPU", gpu.target is not None, f"{gpu.name}, driver {gpu.driver}, {target}")
+    number = f"{len(gpus)} x " if len(gpus) > 1 else ""
+    names = " and ".join(dict.fromkeys(gpu.name for gpu in gpus))
+    targets = sorted({gpu.target for gpu in gpus if gpu.target})
+    fits = f"target {', '.join(targets)}" if targets else "no target of avo-cute fits"
+    says = f"{number}{names}, driver {gpus[0].driver}, {fits}"
+    return Line("GPU", bool(targets), says, "measure on one of the targets that `evolve -h` names")
+
+
+def _linker() -> Line:
+    from ..sandbox.process import output_of
+
+    with tempfile.TemporaryDirectory(prefix="avo-cute-doctor-") as folder:
+        library = Path(folder) / "empty.so"
+        if cc := shutil.which("cc", path="/usr/bin:/bin"):  # where a confined command looks
+            output_of([cc, "-shared", "-o", str(library), "-x", "assembler", os.devnull])
+        links = library.is_file()
+    says = f"{cc} links libraries" if links else "cc cannot link a library"
+    return Line("linker", links, says, "to measure, install a C compiler (apt install gcc)")
+
+
+def _torch(gpu: bool) -> Line:
+    """torch is asked for CUDA only where there is a GPU: importing it takes seconds."""
+    from ..build.toolchain import installed, version
+    from ..sandbox.process import output_of
+
+    remedy = "to measure, install torch's build for CUDA (pip install torch)"
+    if not installed("torch"):
+        return Line("torch", False, "not found", remedy)
+    says = f"torch {version('torch')}"
+    if not gpu:
+        return Line("torch", True, f"{says}, not asked for CUDA: there is no GPU")
+    asked = "import torch; print(torch.version.cuda or 'none', torch.cuda.is_available())"
+    cuda, _, works = output_of([sys.executable, "-c", asked]).partition(" ")
+    if works == "True":
+        return Line("torch", True, f"{says}, CUDA {cuda}")
+    return Line("torch", False, f"{says} cannot use the GPU (CUDA {cuda or 'unknown'})", remedy)
+
+
+def _tvm_ffi() -> Line:
+    from ..build.toolchain import installed, version
+
+    name = "apache-tvm-ffi"
+    there = installed(name)
+    return Line(
+        "launcher", there, f"{name} {version(name)}" if there else f"no {name}", _PIP + name
+    )
 
 
 def _ncu() -> Line:
-    where = shutil.which("ncu")
+    from ..gpu import cuda_tool
+
+    where = cuda_tool("ncu")
+    remedy = "to profile on a GPU, install Nsight Compute (part of the CUDA toolkit)"
+    return Line("profiler", where is not None, where or "ncu not found", remedy)
+
+
+def _counters(gpu: bool) -> Line:
+    from ..gpu import counters_open
+
+    if not gpu:
+        return Line("counters", False, "no GPU to count on", "profiles show the machine code alone")
+    parameters = Path("/proc/driver/nvidia/params")
+    text = parameters.read_text() if parameters.is_file() else ""
+    there = counters_open(text, Path("/proc/self/status").read_text())
     return Line(
-        "profiler",
-        where is not None,
-        where or "ncu not found",
-        "install Nsight Compute to profile on a GPU",
+        "counters",
+        there,
+        "may be read by this user" if there else "for administrators only",
+        "profile as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
     )
+
+
+def _sanitizer() -> Line:
+    from ..gpu import cuda_tool
+
+    where = cuda_tool("compute-sanitizer")
+    remedy = "to check accepted kernels for races, install the CUDA toolkit"
+    return Line("sanitizer", where is not None, where or "compute-sanitizer not found", remedy)
 
 
 def _key() -> Line:

@@ -44,4 +44,10 @@ unsafe = option(
     is_flag=True,
     help="Build without any sandbox where none works. The verdicts say so.",
 )
+devices = option(
+    "--devices",
+    metavar="LIST",
+    default="",
+    help="GPUs to measure on, e.g. 0,1; none: estimate only. [default: all of the target's]",
+)
 as_json = option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")

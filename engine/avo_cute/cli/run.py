@@ -92,6 +92,7 @@ def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) 
 @o.option("--hours", type=click.FloatRange(0, 1e6, min_open=True), help="Stop after this long.")
 @o.option("--seed", type=int, default=0, show_default=True, help="Seed of the proposals.")
 @o.option("--from", "from_rev", metavar="REV", help="Start a new run at any commit of the lineage.")
+@o.devices
 @o.jobs
 @o.option(
     "--executor",
@@ -114,6 +115,7 @@ def evolve(
     hours: float | None,
     seed: int,
     from_rev: str | None,
+    devices: str,
     jobs: int,
     executor: str,
     unsafe: bool,
@@ -131,7 +133,7 @@ def evolve(
 
     if hours is not None and hours != hours:
         raise click.BadParameter("nan is not a number of hours", param_hint="--hours")
-    wanted = Wanted(lineage_path, task, target, run_name, group, from_rev, unsafe)
+    wanted = Wanted(lineage_path, task, target, run_name, group, from_rev, unsafe, devices, jobs)
     with Progress(quiet=as_json) as watch, building(jobs) as pool:
         run = open_run(wanted, pool.map, watch)
         Cache(run.bench.cache).prune()
@@ -152,6 +154,7 @@ def evolve(
 @o.run
 @o.workloads
 @o.option("--against", metavar="REV", help="Compare with this instead of the incumbent.")
+@o.devices
 @o.jobs
 @o.unsafe
 @o.as_json
@@ -163,6 +166,7 @@ def evaluate(
     run_name: str | None,
     group: str | None,
     against: str | None,
+    devices: str,
     jobs: int,
     unsafe: bool,
     as_json: bool,
@@ -172,7 +176,7 @@ def evaluate(
     from ..plan import Wanted
     from .show import Progress, print_verdict
 
-    wanted = Wanted(lineage_path, task, target, run_name, group, None, unsafe)
+    wanted = Wanted(lineage_path, task, target, run_name, group, None, unsafe, devices, jobs)
     with Progress(quiet=as_json) as watch, building(jobs) as pool:
         bench, verdict = evaluate_once(candidate, against, wanted, pool.map, watch)
     print_verdict(bench, verdict, as_json)
@@ -186,6 +190,7 @@ def evaluate(
 @o.option("--message", "-m", required=True, help="Subject, and after a blank line the reasons.")
 @o.lineage
 @o.run
+@o.devices
 @o.jobs
 @o.unsafe
 @o.as_json
@@ -194,6 +199,7 @@ def record(
     message: str,
     lineage_path: Path,
     run_name: str | None,
+    devices: str,
     jobs: int,
     unsafe: bool,
     as_json: bool,
@@ -203,7 +209,7 @@ def record(
     from ..plan import Wanted
     from .show import Progress, print_attempt
 
-    wanted = Wanted(lineage_path, run=run_name, unsafe=unsafe)
+    wanted = Wanted(lineage_path, run=run_name, unsafe=unsafe, devices=devices, jobs=jobs)
     with Progress(quiet=as_json) as watch, building(jobs) as pool:
         attempt = record_once(directory, message, wanted, pool.map, watch)
     print_attempt(attempt, as_json)

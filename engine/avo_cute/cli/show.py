@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..records import Attempt, Status, Verdict
+from .table import print_measured
 
 if TYPE_CHECKING:
     from rich.status import Status as Spinner
 
+    from ..bench import Bench
     from ..run import Run
-    from ..score import Bench
 
 _COLOURS = {
     Status.ACCEPTED: "green",
@@ -79,6 +80,10 @@ def attempt_line(attempt: Attempt) -> str:
     return f"{attempt.number:>5}  {status}  {score:>7}  {gain:>8}  {attempt.subject}"
 
 
+_KINDS = {
+    "static": "static — estimated from the machine code, not measured",
+    "measured": "measured — paired timing on this machine's GPU",
+}
 HEADER = f"{'#':>5}  {'status':<12}  {'score':>7}  {'gain':>8}  subject"
 
 
@@ -125,13 +130,13 @@ def print_outcome(run: Run, ended: str, as_json: bool) -> None:
                 "attempts": [attempt_json(a) for a in fresh],
                 "outcomes": counts,
                 "score": run.standing.score,
-                "score_kind": "static",
+                "score_kind": run.bench.kind,
                 "git_log": command,
             }
         )
         return
     click.echo(f"\nRun {run.name} ({run.bench.target.title}, {run.group}): {ended}")
-    click.echo(f"Score-kind: static — estimated from the machine code, not measured\n\n{HEADER}")
+    click.echo(f"Score-kind: {_KINDS[run.bench.kind]}\n\n{HEADER}")
     click.echo("\n".join(attempt_line(a) for a in fresh))
     said = ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
     click.echo(f"\n{said or 'no attempts'}; best so far {run.standing.score:.4f} × the seed\n")
@@ -154,9 +159,12 @@ def print_verdict(bench: Bench, verdict: Verdict, as_json: bool) -> None:
     if verdict.score is not None:
         gain = "" if verdict.gain is None else f"  gain {verdict.gain - 1:+.2%}"
         click.echo(f"score {verdict.score:.4f} ({verdict.kind}, {bench.target.title}){gain}")
-    for e in verdict.estimates:
-        parts = "  ".join(f"{unit} {cycles:.0f}" for unit, cycles in e.parts.items())
-        click.echo(f"  {e.workload:16s} {e.cycles:12.0f} cycles  bound by {e.bound}: {parts}")
+    if verdict.measured is not None:
+        print_measured(verdict.measured)
+    else:
+        for e in verdict.estimates:
+            parts = "  ".join(f"{unit} {cycles:.0f}" for unit, cycles in e.parts.items())
+            click.echo(f"  {e.workload:16s} {e.cycles:12.0f} cycles  bound by {e.bound}: {parts}")
     for name, facts in _by_object(verdict).items():
         roles = "/".join(map(str, facts.register_roles)) or str(facts.registers)
         click.echo(
@@ -178,6 +186,8 @@ def _by_object(verdict: Verdict) -> dict[str, Any]:
 
 def _verdict_json(bench: Bench, verdict: Verdict) -> dict[str, Any]:
     told = {k: v for k, v in asdict(verdict).items() if v not in (None, "", (), {})}
+    told.pop("objects", None)
+    told.get("measured", {}).pop("raw", None)
     told |= {"status": str(verdict.status), "score_kind": told.pop("kind", "static")}
     return told | {
         "task": bench.task.name,

@@ -8,6 +8,7 @@ operator of anything that turns a parent and a history into one proposal after t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +50,11 @@ class Session(Protocol):
         """The incumbent this session started from."""
         ...
 
+    @property
+    def width(self) -> int:
+        """How many evaluations may run side by side; `evaluate` may be called from threads."""
+        ...
+
     def history(self) -> Sequence[Attempt]:
         """Every attempt of the run so far, oldest first; read from the lineage at each call."""
         ...
@@ -85,7 +91,10 @@ class Proposer(Protocol):
 
 
 class OneByOne:
-    """An operator that evaluates one proposal after the other; reads the history once."""
+    """An operator that evaluates proposals as they come, `session.width` of them side by side.
+
+    It reads the history once; afterwards it learns from its own attempts.
+    """
 
     def __init__(self, proposer: Proposer) -> None:
         self.name = proposer.name
@@ -93,11 +102,33 @@ class OneByOne:
         self._informed = False
 
     def vary(self, session: Session) -> bool:
+        if session.width == 1:
+            while not session.over():
+                proposal = self._propose(session)
+                if proposal is None:
+                    return False
+                self._proposer.observe(session.evaluate(proposal))
+            return True
+        return self._side_by_side(session)
+
+    def _side_by_side(self, session: Session) -> bool:
+        """Keep `width` evaluations going; the proposer is only ever asked from this thread."""
+        exhausted, running = False, set[Future[Attempt]]()
+        with ThreadPoolExecutor(session.width, thread_name_prefix="attempt") as pool:
+            while True:
+                while not exhausted and len(running) < session.width and not session.over():
+                    proposal = self._propose(session)
+                    if proposal is None:
+                        exhausted = True
+                    else:
+                        running.add(pool.submit(session.evaluate, proposal))
+                if not running:
+                    return not exhausted
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._proposer.observe(future.result())
+
+    def _propose(self, session: Session) -> Proposal | None:
         history: Sequence[Attempt] = () if self._informed else session.history()
-        while not session.over():
-            proposal = self._proposer.propose(session.parent, history)
-            self._informed, history = True, ()
-            if proposal is None:
-                return False
-            self._proposer.observe(session.evaluate(proposal))
-        return True
+        self._informed = True
+        return self._proposer.propose(session.parent, history)

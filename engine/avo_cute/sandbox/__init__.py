@@ -16,34 +16,38 @@ import shutil
 import site
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from ..errors import MachineFailed
 from . import seccomp
+from .devices import Devices, gpu_devices
 from .process import (
     Completed,
     Limits,
     Signs,
     kill_all,
     output_of,
-    printable,
     remove,
     signs,
     supervise,
 )
+from .streams import printable, read_regular
 
 __all__ = [
     "Completed",
+    "Devices",
     "Limits",
     "Probe",
     "choose_layer",
     "describe",
+    "gpu_devices",
     "kill_all",
     "layers",
     "printable",
+    "read_regular",
     "remove",
     "run",
 ]
@@ -70,21 +74,26 @@ def run(
     cwd: Path | None = None,
     limits: Limits | None = None,
     layer: str | None = None,
+    devices: Devices | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Completed:
     """Run `argv` confined, until it ends or its time is over; nothing of it is left afterwards.
 
     It sees the interpreter, the system's libraries and `read` (read-only, at their own paths) and
     may write to `write` and to a private HOME, /tmp and /dev/shm; nothing below `hide` can be read.
-    stdin is empty, the environment is ours, `cwd` is its HOME where none is given. Raises
-    `MachineFailed` if this machine cannot start it.
+    stdin is empty, the environment is ours, `cwd` is its HOME where none is given. `devices` are
+    the device files it may use. `stop` is asked many times a second, from the calling thread; True
+    ends the command as the end of its time does. Raises `MachineFailed` if this machine cannot
+    start it.
     """
     limits, layer = limits or Limits(), layer or choose_layer()
     try:
         with _private_folder(layer) as home, signs(layer == "bwrap") as told:
-            paths = _Paths(tuple(read), tuple(write), tuple(p for p in hide if p.is_dir()), home)
+            hidden = tuple(p for p in hide if p.is_dir())
+            paths = _Paths(tuple(read), tuple(write), hidden, home, devices)
             spec = _spec(layer, paths, limits, cwd, told)
             command = _command(layer, argv, paths, spec, told)
-            done = supervise(command, _variables(home) | dict(env or {}), limits, told)
+            done = supervise(command, _variables(home) | dict(env or {}), limits, told, stop)
     except OSError as error:
         raise MachineFailed(f"cannot run {argv[0]}: {error}") from None
     return replace(done, layers=() if layer == "none" else tuple(describe(layer).split("+")))
@@ -131,6 +140,7 @@ class _Paths:
     write: tuple[Path, ...]
     hide: tuple[Path, ...]
     home: Path
+    devices: Devices | None = None
 
 
 def _command(layer: str, argv: Sequence[str], paths: _Paths, spec: str, told: Signs) -> list[str]:
@@ -141,15 +151,17 @@ def _command(layer: str, argv: Sequence[str], paths: _Paths, spec: str, told: Si
 
 def _spec(layer: str, paths: _Paths, limits: Limits, cwd: Path | None, told: Signs) -> str:
     """What confine.py is to do, as JSON."""
+    devices = paths.devices or Devices()
     readable, listed = _around((*_system(), *paths.read), paths.hide)
-    filter_ = b"" if layer == "none" else seccomp.program(layer, landlock_abi())
+    gpu = paths.devices is not None
+    filter_ = b"" if layer == "none" else seccomp.program(layer, landlock_abi(), gpu)
     spec = {
         "landlock": {"landlock": "paths", "bwrap": "processes"}.get(layer, ""),
         "seccomp": filter_.hex(),
         "supervise": layer != "bwrap",  # bwrap's own process 1 does that
-        "read": [str(p) for p in readable],
+        "read": [str(p) for p in (*readable, *devices.facts, *devices.proc)],
         "list": [str(p) for p in listed],
-        "write": [*map(str, paths.write), str(paths.home), *_DEVICES],
+        "write": [*map(str, (*paths.write, paths.home, *devices.nodes)), *_DEVICES],
         "limits": [limits.memory_bytes, limits.cpu_s, limits.file_bytes],
         "home": str(paths.home),
         "cwd": str(cwd or paths.home),
@@ -162,8 +174,9 @@ def _bwrap(paths: _Paths, told: Signs) -> list[str]:
     words = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     words += ["--info-fd", str(told.info[1])]
     words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", str(_BWRAP_HOME)]
-    readable = (*_system(), *paths.read, CONFINE)
-    for option, chosen in (("--ro-bind", readable), ("--bind", paths.write)):
+    devices = paths.devices or Devices()
+    binds = ("--ro-bind", (*_system(), *paths.read, CONFINE, *devices.facts))
+    for option, chosen in (binds, ("--bind", paths.write), ("--dev-bind", devices.nodes)):
         for path in chosen:
             words += [option, str(path), str(path)]
     for path in paths.hide:

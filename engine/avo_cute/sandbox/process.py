@@ -11,32 +11,37 @@ import signal
 import subprocess
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import MachineFailed
+from .streams import Kept, printable
 
-GRACE_S = 5.0  # for a killed tree to be gone
+POLL_S = 0.02  # between two questions whether a command is to be stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`wall_s` for the whole tree; the rest per process. `output_bytes` is kept of each stream."""
+    """`wall_s` for the whole tree; the rest per process. `output_bytes` is kept of each stream.
+
+    `grace_s` is how long a killed tree may take to be gone.
+    """
 
     wall_s: float = 300.0
     cpu_s: int = 600
     memory_bytes: int = 12 << 30  # address space: a build reserves far more than it uses
     output_bytes: int = 64 << 10
     file_bytes: int = 256 << 20
+    grace_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
     """How a child ended. `returncode` is negative for a signal, None if its time ran out.
 
-    Text is printable. `layers` names what confined it; it is empty where nothing did.
+    Text is printable. `layers` names what confined it; it is empty where nothing did. `unwanted`:
+    `kill_all` ended it, so how it ended says nothing.
     """
 
     returncode: int | None
@@ -46,6 +51,7 @@ class Completed:
     wall_s: float
     max_rss_bytes: int
     layers: tuple[str, ...] = ()
+    unwanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +79,19 @@ def signs(namespace: bool) -> Iterator[Signs]:
 
 
 def supervise(
-    command: list[str], variables: Mapping[str, str], limits: Limits, told: Signs
+    command: list[str],
+    variables: Mapping[str, str],
+    limits: Limits,
+    told: Signs,
+    stop: Callable[[], bool] | None = None,
 ) -> Completed:
     """Run a layer's command to its end, or to the end of its time; kills all that is left."""
     started = time.monotonic()
-    child = _Child(command, variables, told)
+    child = _Child(command, variables, told, limits.grace_s)
     with _LOCK:
         _RUNNING.add(child)
     try:
-        kept, timed_out = _listen(child, started + limits.wall_s, limits.output_bytes)
+        kept, timed_out = _listen(child, started + limits.wall_s, limits.output_bytes, stop)
     finally:
         try:
             child.kill()
@@ -92,11 +102,13 @@ def supervise(
     out, err = (printable(k.text()) for k in kept)
     if not child.began() and not child.unwanted:
         why = (err.strip() or "no message").splitlines()[-1][:300]
-        when = f"not begun after {limits.wall_s:g} s" if timed_out else f"status {status}"
+        spent = f"not begun after {time.monotonic() - started:.1f} s"
+        when = spent if timed_out else f"status {status}"
         raise MachineFailed(f"the sandbox did not start ({when}): {why}")
     code = 128 - status if 128 < status <= 128 + signal.NSIG else status  # signals come as 128 + n
     wall_s = time.monotonic() - started
-    return Completed(None if timed_out else code, out, err, timed_out, wall_s, peak)
+    ended = None if timed_out else code
+    return Completed(ended, out, err, timed_out, wall_s, peak, unwanted=child.unwanted)
 
 
 def kill_all() -> None:
@@ -118,21 +130,11 @@ def remove(folder: Path) -> None:
     subprocess.run(["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True)
 
 
-def printable(text: str) -> str:
-    """Text without escape sequences and control characters; newline and tab stay."""
-    return "".join(c for c in _ESCAPES.sub("", text) if c.isprintable() or c in "\n\t")
-
-
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor
-    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links
-    r"|\x1b[ -/]*[0-~]"
-)
-
-
-def _listen(child: _Child, deadline: float, keep: int) -> tuple[tuple[_Kept, _Kept], bool]:
+def _listen(
+    child: _Child, deadline: float, keep: int, stop: Callable[[], bool] | None
+) -> tuple[tuple[Kept, Kept], bool]:
     """Read both streams until the child has ended and they are closed, or time is over."""
-    kept = (_Kept(keep), _Kept(keep))
+    kept = (Kept(keep), Kept(keep))
     with selectors.DefaultSelector() as watched:
         for stream, into in zip(child.streams, kept, strict=True):
             watched.register(stream, selectors.EVENT_READ, into.add)
@@ -140,9 +142,9 @@ def _listen(child: _Child, deadline: float, keep: int) -> tuple[tuple[_Kept, _Ke
         watched.register(child.told.info[0], selectors.EVENT_READ, child.meet_namespace)
         while len(watched.get_map()) > 1:  # `info` stays open
             remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if remaining <= 0 or (stop is not None and stop()):
                 return kept, True
-            for key, _ in watched.select(remaining):
+            for key, _ in watched.select(min(remaining, POLL_S) if stop else remaining):
                 data = os.read(key.fd, 1 << 16) if key.data is not None else b""
                 if data:
                     key.data(data)
@@ -158,8 +160,10 @@ class _Child:
     in the namespace is, which may be later than bwrap itself.
     """
 
-    def __init__(self, command: list[str], variables: Mapping[str, str], told: Signs) -> None:
-        self.told = told
+    def __init__(
+        self, command: list[str], variables: Mapping[str, str], told: Signs, grace_s: float
+    ) -> None:
+        self.told, self._grace_s = told, grace_s
         self.unwanted = False
         self._info = b""
         self._first: int | None = None
@@ -210,13 +214,13 @@ class _Child:
         """Kill the whole tree: bwrap's by its namespace, otherwise the supervisor is asked to."""
         if self.told.namespace:
             self._wait_for_namespace()
-        for number, patience in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
+        for number, patience in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, None)):
             _send(self.handle, number)
             if _ended(self.handle, patience):
                 break
         if self._first is not None:
             _send(self._first, signal.SIGKILL)
-            if not _ended(self._first, GRACE_S):
+            if not _ended(self._first, self._grace_s):
                 raise MachineFailed("a process in the sandbox does not end, not even killed")
 
     def _wait_for_namespace(self) -> None:
@@ -237,34 +241,6 @@ class _Child:
         for stream in self.streams:
             stream.close()
         return (128 - code if code < 0 else code), usage.ru_maxrss * 1024
-
-
-class _Kept:
-    """The first and the last part of a stream, and how much was dropped between them."""
-
-    def __init__(self, limit: int) -> None:
-        self._half = limit // 2
-        self._head = bytearray()
-        self._tail: deque[bytes] = deque()  # a little more than half, cut at the end
-        self._held = self._seen = 0
-
-    def add(self, data: bytes) -> None:
-        self._seen += len(data)
-        room = self._half - len(self._head)
-        self._head += data[:room]
-        rest = data[room:]
-        if rest:
-            self._tail.append(rest)
-            self._held += len(rest)
-        while self._tail and self._held - len(self._tail[0]) >= self._half:
-            self._held -= len(self._tail.popleft())
-
-    def text(self) -> str:
-        tail = b"".join(self._tail)
-        tail = tail[max(0, len(tail) - self._half) :]
-        dropped = self._seen - len(self._head) - len(tail)
-        mark = f"\n[… {dropped} bytes dropped …]\n".encode() if dropped else b""
-        return (bytes(self._head) + mark + tail).decode("utf-8", "replace")
 
 
 def _send(handle: int, number: int) -> None:

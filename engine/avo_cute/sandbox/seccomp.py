@@ -26,20 +26,25 @@ class _Only:
     not_in: bool = False
 
 
+_Rule = tuple[str, int, tuple[_Only, ...]]  # of one system call: what is done unless it is `Only`
+
+
 def supported() -> bool:
     """Whether the numbers of this machine's system calls are known here."""
     return platform.machine() in _ARCHES
 
 
-def program(layer: str, landlock_abi: int) -> bytes:
+def program(layer: str, landlock_abi: int, gpu: bool = False) -> bytes:
     """The filter of a layer, as an array of `struct sock_filter`.
 
-    Below Landlock 6 signals are not kept inside, so there the filter refuses them instead.
+    Below Landlock 6 signals are not kept inside, so there the filter refuses them instead. `gpu`
+    lets pass what CUDA needs in addition: a connection-oriented unix socket of its own to bind and
+    listen on, without which it does not start, and a look at where its own pages lie.
     """
     column, arch = _ARCHES[platform.machine()]
     words: list[_Word] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL)]
     words += [(_LOAD, 0, 0, 0), (_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _REFUSE)]
-    for name, action, checks in _rules(layer, landlock_abi):
+    for name, action, checks in _rules(layer, landlock_abi, gpu):
         number = _NUMBERS[name][column]
         if number is not None:
             body = [word for check in checks for word in _check(check, action)]
@@ -49,16 +54,19 @@ def program(layer: str, landlock_abi: int) -> bytes:
     return b"".join(struct.pack("=HBBI", *word) for word in words)
 
 
-def _rules(layer: str, landlock_abi: int) -> list[tuple[str, int, tuple[_Only, ...]]]:
-    rules: list[tuple[str, int, tuple[_Only, ...]]] = [(n, _REFUSE, ()) for n in _NEVER]
+def _rules(layer: str, landlock_abi: int, gpu: bool) -> list[_Rule]:
+    # the first rule of a name decides
+    rules: list[_Rule] = [("move_pages", _REFUSE, (_Only(0, (0,)),))] if gpu else []
+    rules += [(n, _REFUSE, ()) for n in _NEVER]
     rules.append(("clone3", _UNKNOWN, ()))  # its flags are out of reach; libc falls back to clone
     rules.append(("clone", _REFUSE, (_Only(0, (0,), _NEW_NAMESPACES),)))
     rules.append(("ioctl", _REFUSE, (_Only(1, _TERMINAL_INPUT, not_in=True),)))
     if layer != "landlock":
         return [*rules, *((n, _REFUSE, (_Only(0, (_AF_UNIX,)),)) for n in ("socket", "socketpair"))]
-    rules += [(n, _REFUSE, ()) for n in ("socket", "connect", *_SHARED_MEMORY)]
     # a datagram socket can be sent to any address, even one of a pair
     pair = (_Only(0, (_AF_UNIX,)), _Only(1, (_STREAM, _SEQPACKET), 0xF))
+    rules.append(("socket", _REFUSE, pair if gpu else ()))
+    rules += [(n, _REFUSE, ()) for n in ("connect", *_SHARED_MEMORY)]
     rules.append(("socketpair", _REFUSE, pair))
     rules += [(n, _PRETEND, ()) for n in _METADATA]
     rules += [(n, _REFUSE, (_Only(0, (0,)),)) for n in _OF_ANOTHER]

@@ -1,0 +1,98 @@
+"""The rig: this machine's GPUs and how they are measured on, for as long as a command runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from ..stats import Calibration
+from .devices import Devices, Gpu, find_devices
+from .link import link
+from .process import Confinement, Setting, Worker, choose_measuring_layer
+from .request import MeasureRequest, Result
+
+
+@dataclass
+class Rig:
+    """GPUs that are held one evaluation at a time, each with a process started ahead.
+
+    `calibration` is what this machine makes of equal kernels; None until it is known.
+    """
+
+    devices: Devices
+    setting: Setting
+    libraries: Path  # folder of linked objects
+    confinement: Confinement
+    calibration: Calibration | None = None
+    _ahead: dict[str, Worker] = field(default_factory=dict, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
+    _closed: bool = field(default=False, init=False)
+
+    @property
+    def trailer(self) -> str:
+        """What keeps measuring processes from the machine, for a verdict's `Sandbox:`."""
+        return self.confinement.trailer
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.devices.gpus
+
+    def link(self, objects: Mapping[str, Path]) -> dict[str, str]:
+        """Linked library per workload."""
+        return {name: str(path) for name, path in link(objects, self.libraries).items()}
+
+    def measure(self, request: MeasureRequest) -> Result:
+        """One evaluation, alone on one GPU, in a fresh process. Raises `MachineFailed`."""
+        with self.devices.one() as gpu:
+            worker = self._take(gpu)
+            try:
+                worker.submit(request)
+                self._start_ahead(gpu)
+                return worker.wait()
+            finally:
+                worker.close()
+
+    def close(self) -> None:
+        """End the processes that were started ahead."""
+        with self._lock:
+            self._closed = True
+            waiting = list(self._ahead.values())
+            self._ahead.clear()
+        for worker in waiting:
+            worker.close()
+
+    def _take(self, gpu: Gpu) -> Worker:
+        with self._lock:
+            worker = self._ahead.pop(gpu.name, None)
+        if worker is not None and worker.ended:
+            worker.close()
+            worker = None
+        return worker or Worker(self.setting, gpu.name)
+
+    def _start_ahead(self, gpu: Gpu) -> None:
+        with self._lock:
+            if not self._closed and gpu.name not in self._ahead:
+                self._ahead[gpu.name] = Worker(self.setting, gpu.name)
+
+
+def open_rig(task: Path, cache: Path, wanted: str, told: Callable[[str], None]) -> Rig:
+    """The GPUs of `--devices` (all, where nothing is said), once CUDA was seen to start confined.
+
+    Raises `BadInput` for GPUs that are not there, `MachineFailed` where CUDA does not start.
+    """
+    devices = Devices(find_devices(wanted), cache / "devices", told)
+    libraries = cache / "linked"
+    libraries.mkdir(parents=True, exist_ok=True)
+    setting = Setting("none", read=(task, libraries))
+    with devices.one() as gpu:
+        confinement = choose_measuring_layer(setting, gpu.name)
+    setting = Setting(confinement.layer, read=(task, libraries))
+    return Rig(devices, setting, libraries, confinement)
+
+
+def fresh_seed() -> int:
+    """A seed from the operating system: no candidate can have known it."""
+    return secrets.randbits(62)
