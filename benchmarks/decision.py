@@ -15,7 +15,8 @@ Every number is decided by the engine's own `screen` and `decide`. Spreads are l
 * with --persistent 0.5, half of that variance belongs to the pair of objects and returns in every
   process: the machine then really prefers one object, and no repetition can tell why;
 * a round is void with probability 0.02;
-* each evolution calibrates the machine first, from --calibration null comparisons.
+* each evolution calibrates the machine first, from --calibration null comparisons: of one pair of
+  objects, or (--rebuilt) of another pair in every process.
 
 A candidate is screened by 16 rounds of one process; what is left is confirmed in three
 fresh processes of 20 rounds, with four hidden workloads of 8 rounds. An accepted candidate is the
@@ -106,6 +107,7 @@ class Setting:
     noise: Noise
     rule: Rule
     calibration: int  # processes
+    rebuilt: bool = False  # every calibration process compares another pair of objects
 
     @property
     def screening(self) -> Rule:
@@ -138,9 +140,10 @@ def judge(machine: Machine, gain: float, calibration: Calibration, setting: Sett
 
 
 def calibrated(machine: Machine, setting: Setting) -> Calibration:
-    pair = machine.pair()
+    same = machine.pair()
     nulls = [
-        machine.process(0.0, pair, NULL_ROUNDS, hidden=False) for _ in range(setting.calibration)
+        machine.process(0.0, machine.pair() if setting.rebuilt else same, NULL_ROUNDS, hidden=False)
+        for _ in range(setting.calibration)
     ]
     return calibrate(nulls)
 
@@ -182,7 +185,7 @@ def simulate(
         "noise": asdict(setting.noise),
         "rule": asdict(setting.rule),
         "screening": asdict(setting.screening),
-        "calibration_processes": setting.calibration,
+        "calibration": {"processes": setting.calibration, "rebuilt": setting.rebuilt},
         "evolutions": evolutions,
         "candidates": candidates,
         "false_accepts": sum(o.accepted for o in nulls) / max(1, evolutions),
@@ -234,6 +237,7 @@ def main() -> None:
             RULE, margin_factor=options.factor, rounds=options.rounds, processes=options.processes
         ),
         options.calibration,
+        options.rebuilt,
     )
     start = time.perf_counter()
     result = simulate(setting, options.evolutions, options.candidates, options.trials, options.seed)
@@ -259,6 +263,7 @@ def _options() -> argparse.Namespace:
     )
     add("--spread-unpaired", dest="unpaired", type=float, default=NOISE.unpaired)
     add("--calibration", type=int, default=5, help="processes of the calibration")
+    add("--rebuilt", action="store_true", help="calibrate with another pair in every process")
     add("--factor", type=float, default=RULE.margin_factor, help="margin in spreads")
     add("--processes", type=int, default=RULE.processes)
     add("--rounds", type=int, default=RULE.rounds, help="over all processes")

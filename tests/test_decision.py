@@ -325,12 +325,12 @@ def test_simulated_machine_has_the_spreads_it_claims(simulation):
 
 def test_the_rule_keeps_its_promises_in_a_short_simulation(simulation):
     setting = simulation.Setting(simulation.NOISE, RULE, 5)
-    result = simulation.simulate(setting, evolutions=2, candidates=100, trials=20, seed=5)
+    result = simulation.simulate(setting, evolutions=2, candidates=60, trials=10, seed=5)
     assert result["false_accepts"] == 0
     assert result["nulls_screened_out"] > 0.8
     assert result["power"]["0.005"]["accepted"] >= 0.95
     assert result["power"]["0.005"]["passed_screening"] == 1.0
-    assert result["best_of_ten"]["accepts"] > 3  # of 100, where none is better
+    assert result["best_of_ten"]["accepts"] > 3  # of 60, where none is better
     assert all(met for *_, met in simulation.table(result))
 
 

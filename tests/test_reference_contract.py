@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from tests.attention_arms import Flash
 
 from avo_cute.measure.correctness import check_point, check_properties
 from avo_cute.measure.oracle import Reference
@@ -277,6 +278,16 @@ def test_the_softmax_task_judges_by_the_same_rules():
 
     assert "rows reordered" in softmax_failures(RowSoftmax(after=by_row))
     assert self_test(Here(), SOFTMAX.reference, RowSoftmax(), ROWS, random.Random(1)) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "group", "seed"),
+    [(FA4, "mha", Flash()), (FA4, "gqa8", Flash()), (SOFTMAX, "all", RowSoftmax())],
+    ids=["mha", "gqa8", "softmax"],
+)
+def test_the_first_check_serves_the_self_test(task, group, seed):
+    name, _, params = task.reference.checks(judged(task, group))[0]
+    assert self_test(Here(), task.reference, seed, Point(name, params), random.Random(2)) == []
 
 
 def test_wrong_versions_have_the_shape_of_outputs():

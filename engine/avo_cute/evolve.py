@@ -37,7 +37,7 @@ def evolve(run: Run, operator: Operator, limits: Limits) -> str:
 
 
 def make_operator(
-    name: str, bench: Bench, strategy: Literal["tpe", "random"], seed: int
+    name: str, bench: Bench, strategy: Literal["sweep", "tpe", "random"], seed: int
 ) -> Operator:
     """The operator called `name`; `auto` is `search`, which needs neither key nor model."""
     if name not in ("auto", "search"):

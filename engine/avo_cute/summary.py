@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ def summary(results: Sequence[Result], ruling: Ruling | None, level: str, bench:
         hidden_count=told.hidden_count,
         margin=told.margin,
         rounds=told.rounds,
-        voids=told.voids,
+        voids=_kinds(told.voids),
         findings=len(judged),
         worst=worst.worst if worst else 0.0,
         worst_what=_what(worst),
@@ -72,6 +73,14 @@ def _floors(bench: Bench) -> dict[str, float]:
         w.name: floor(reference, w.params, bench.target, multiplies=multiplies).seconds
         for w in bench.workloads
     }
+
+
+def _kinds(voids: Mapping[str, int]) -> dict[str, int]:
+    """Reasons without their numbers and arms: "SM clocks apart", "two clocks disagree"."""
+    kinds: Counter[str] = Counter()
+    for reason, count in voids.items():
+        kinds[reason.partition(":")[0].partition(" for ")[0]] += count
+    return dict(kinds.most_common())
 
 
 def _facts(results: Sequence[Result]) -> dict[str, str | float]:

@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avo_cute.build import BuildRequest, Source, build_class
 from avo_cute.knobs import apply, read
 from avo_cute.patterns import normal
+from avo_cute.plan import seed_of
+from avo_cute.records import Failure
+from avo_cute.sandbox import choose_layer
 from avo_cute.target import TARGETS
 from avo_cute.task import find_task
 
@@ -244,3 +248,19 @@ def test_the_first_choice_again_gives_the_first_source_back(seed, steps):
     for name in sorted(before):  # one by one
         files = {**files, **apply(KNOBS, files, {name: before[name]})}
     assert files == seed
+
+
+def test_each_length_gets_the_object_that_its_knob_asks_for(seed, tmp_path):
+    changes = {"sm90_tile_causal_8k": LARGE, "sm90_tile_causal_32k": LARGE}
+    for path, data in {**seed_of(TASK).files, **apply(KNOBS, seed, changes)}.items():
+        (tmp_path / "tree" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / path).write_bytes(data)
+    source = Source("by-length", tmp_path / "tree")
+    causal = tuple(w for w in TASK.select("mha") if w.class_name == "mha-causal")
+    target, cache = TARGETS["h200"], tmp_path / "cache"
+    objects = build_class(
+        BuildRequest(source, TASK.directory, target, causal, choose_layer(), cache)
+    )
+    assert not isinstance(objects, Failure), objects
+    four, eight, sixteen, thirty_two = (objects[w.name].read_bytes() for w in causal)
+    assert four == sixteen != eight == thirty_two

@@ -83,10 +83,11 @@ def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) 
 )
 @o.option(
     "--strategy",
-    type=click.Choice(["tpe", "random"]),
-    default="tpe",
+    type=click.Choice(["sweep", "tpe", "random"]),
+    default="sweep",
     show_default=True,
-    help="How search proposes: model-based, or at random (the ablation baseline).",
+    help="How search proposes: known ideas first and then what served each workload best combined, "
+    "by a model of the attempts, or at random (the ablation baseline).",
 )
 @o.option("--attempts", type=click.IntRange(1), help="Stop after this many more attempts.")
 @o.option("--hours", type=click.FloatRange(0, 1e6, min_open=True), help="Stop after this long.")
@@ -110,7 +111,7 @@ def evolve(
     run_name: str | None,
     group: str | None,
     operator: str,
-    strategy: Literal["tpe", "random"],
+    strategy: Literal["sweep", "tpe", "random"],
     attempts: int | None,
     hours: float | None,
     seed: int,

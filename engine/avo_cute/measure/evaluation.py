@@ -18,7 +18,7 @@ from ..target import find_target, peaks_of
 from .baselines import task_baselines
 from .correctness import check_point, check_properties, quick
 from .cuda import CudaDevice
-from .device import Arm, DeviceFault, Tensor
+from .device import Arm, Device, DeviceFault, Tensor
 from .floor import floor
 from .kernel import ObjectArm, contract_breach, load_runtime
 from .modules import Modules, load_modules
@@ -35,7 +35,7 @@ CANDIDATE, INCUMBENT, SEED = "candidate", "incumbent", "seed"
 CHECK_S, TIME_S, START_S, SELFTEST_S = 60.0, 60.0, 120.0, 120.0
 SHORT_ROUNDS = 5
 PROPERTY_POINTS = 2  # per kernel: properties do not depend on the shape
-JUDGED_FAMILIES = 2  # at full size: the ordinary one and one by chance
+JUDGED_FAMILIES = 2  # at full size: the ordinary one and what exposes a lost maximum
 
 
 def evaluate(request: MeasureRequest, say: Say) -> Result:
@@ -43,7 +43,8 @@ def evaluate(request: MeasureRequest, say: Say) -> Result:
     began = time.monotonic()
     say("starting CUDA", START_S)
     load_runtime()
-    trial = Trial(request, CudaDevice(0), say)
+    device = CudaDevice(0)
+    trial = Trial(request, device, say, facts=about(device))
     try:
         result = trial.run()
     except _FAILURES as failure:
@@ -60,7 +61,7 @@ def _blame(failure: WrongResult | BelowFloor | DeviceFault) -> tuple[Status, str
     """Whose failure it is. A fault that no arm is named for came with the candidate."""
     arm = failure.arm or CANDIDATE
     if arm != CANDIDATE:
-        return Status.INFRA_ERROR, f"{arm}: {failure}"
+        return Status.INFRA_ERROR, str(failure)
     if isinstance(failure, WrongResult):
         return Status.INCORRECT, failure.text
     if isinstance(failure, BelowFloor):
@@ -73,7 +74,7 @@ class Trial:
     """One request being carried out. Keeps what was found so far: it survives a failure."""
 
     request: MeasureRequest
-    device: CudaDevice
+    device: Device
     say: Say
     samples: list[Samples] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -88,7 +89,6 @@ class Trial:
 
     def run(self) -> Result:
         """Everything that was asked for, or up to the candidate's first failure."""
-        self.facts |= about(self.device)
         if breach := self.breach():
             return self.ended(Status.AUDIT_FAILED, breach)
         if self.request.effort.selftest:
@@ -179,8 +179,7 @@ class Trial:
     def _families(self, point: Point) -> Sequence[str]:
         reference = self.modules.judge
         if point.role != "correctness-only":
-            others = self.rng.sample(list(reference.FAMILIES[1:]), JUDGED_FAMILIES - 1)
-            return (reference.FAMILIES[0], *others)
+            return reference.FEW[:JUDGED_FAMILIES]
         return reference.FAMILIES if self.request.effort.families == "all" else reference.FEW
 
     def time(self, point: Point) -> None:

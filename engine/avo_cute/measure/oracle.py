@@ -99,7 +99,9 @@ class Reference(Protocol):
         ...
 
     def checks(self, judged: Sequence[Params]) -> list[Drawn]:
-        """The correctness-only workloads that belong to these judged ones, always the same."""
+        """The correctness-only workloads that belong to these judged ones, always the same.
+
+        The first is small and ordinary: the self-test uses it."""
         ...
 
     def hidden(self, seed: int, judged: Sequence[Params], count: int) -> list[Drawn]:

@@ -28,7 +28,7 @@ def subject_of(knobs: Sequence[Knob], change: Change) -> str:
     else:
         wordings = [f"Set {_to(plain)}", f"Set {first} to {plain[0].value}{more}"]
     wordings += [f"Change {_names(settings)}", f"Change {first}{more}"]
-    wordings.append(f"Change {len(settings)} knobs" if more else f"Change {next(iter(change.new))}")
+    wordings += [f"Change {' and '.join(change.new)}", f"Change {len(settings)} knobs"]
     return next((w for w in wordings if len(w) <= _SUBJECT), wordings[-1][:_SUBJECT])
 
 

@@ -161,7 +161,7 @@ def _spec(layer: str, paths: _Paths, limits: Limits, cwd: Path | None, told: Sig
         "supervise": layer != "bwrap",  # bwrap's own process 1 does that
         "read": [str(p) for p in (*readable, *devices.facts, *devices.proc)],
         "list": [str(p) for p in listed],
-        "write": [*map(str, (*paths.write, paths.home, *devices.nodes)), *_DEVICES],
+        "write": [*map(str, (*paths.write, paths.home, *devices.nodes, *devices.own)), *_DEVICES],
         "limits": [limits.memory_bytes, limits.cpu_s, limits.file_bytes],
         "home": str(paths.home),
         "cwd": str(cwd or paths.home),
@@ -182,7 +182,12 @@ def _bwrap(paths: _Paths, told: Signs) -> list[str]:
     for path in paths.hide:
         words += ["--tmpfs", str(path)]
     # /proc/sys is the whole machine's: root may write to it even without any capability
-    return [*words, "--remount-ro", "/proc", "--remount-ro", "/", "--"]
+    if paths.devices is None:
+        words += ["--remount-ro", "/proc"]
+    else:
+        for path in devices.shared:
+            words += ["--ro-bind", str(path), str(path)]
+    return [*words, "--remount-ro", "/", "--"]
 
 
 def _variables(home: Path) -> dict[str, str]:

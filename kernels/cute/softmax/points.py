@@ -6,7 +6,7 @@ NARROW, WIDE = 4096, 16384  # most columns of the two classes
 _MULTIPLE = 8  # of columns: rows start at 16 bytes
 _ELEMENTS = 2**25  # of a public workload
 
-_ROWS = (1, 2, 131, 1000)  # fewer than SMs, and no multiple of rows in a block
+_ROWS = (131, 1, 2, 1000)  # fewer than SMs, and no multiple of rows in a block
 _OTHER_COLUMNS = (8, 1000, 4088, 4104, 10008)  # one vector, tails, next to the border of classes
 
 

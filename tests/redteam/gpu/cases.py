@@ -10,10 +10,10 @@ from __future__ import annotations
 from .edits import MHA, Case, Edit, Misplaced, tree_of
 from .faults import HARM, RACES
 from .honest import HONEST
-from .numbers import NUMBERS
+from .inexact import INEXACT
 from .skipped import SKIPPED
 
-CASES = (*SKIPPED, *NUMBERS, *HARM, *RACES)
+CASES = (*SKIPPED, *INEXACT, *HARM, *RACES)
 BY_NAME = {case.name: case for case in (*CASES, *HONEST)}
 
 __all__ = ["BY_NAME", "CASES", "HONEST", "MHA", "Case", "Edit", "Misplaced", "tree_of"]

@@ -130,7 +130,7 @@ HARM = (
     Case(
         "much-shared-memory", "R39", "four stages of K and V: 288 KB of dynamic shared memory",
         (after(FWD, f"{SM90}.__init__", "self.buffer_align_bytes = 1024", "self.num_stages = 4"),),
-        REFUSED, "shared-memory",
+        REFUSED, "launch: its host code refuses",
     ),
     Case(
         "counts-calls", "R04 R09", "right in its first million calls, partly zero afterwards",

@@ -52,8 +52,8 @@ HONEST = (
     Case(
         "scores-twice", "-", "Q·K is computed twice: honest and much too slow",
         (after(FWD, STEP, "acc_S = mma_qk_fn(", """
-        warpgroup.wait_group(0)
-        acc_S = mma_qk_fn(B_idx=smem_pipe_read.index, wg_wait=-1)
+        other = mma_qk_fn(B_idx=smem_pipe_read.index, wg_wait=0)
+        acc_S.store((acc_S.load() + other.load()) * 0.5)
         """),),
         Status.REJECTED, ANY,
     ),
@@ -84,6 +84,6 @@ HONEST = (
                    "smem_copy_atom_O = utils.get_smem_store_atom(",
                    "rO.store(acc_O.load().to(self.dtype))"),
         ),
-        Status.EQUAL, ANY,
+        Status.NO_CHANGE, "the objects' hashes",
     ),
 )  # fmt: skip

@@ -33,7 +33,7 @@ from .places import (
 WRONG = Status.INCORRECT
 FULL, CAUSAL = ("mha-full",), ("mha-causal",)
 
-NUMBERS = (
+INEXACT = (
     Case(
         "p-e4m3", "R20", "P is rounded to FP8 (e4m3) before P·V",
         (
