@@ -1,6 +1,6 @@
 """What the decision rule lets through and what it misses: a simulated evolution on a noisy machine.
 
-    .venv/bin/python benchmarks/decision.py                       # about 15 minutes of one core
+    .venv/bin/python benchmarks/decision.py                       # about ten minutes of one core
     .venv/bin/python benchmarks/decision.py --evolutions 5 --trials 50
     .venv/bin/python benchmarks/decision.py --spread-between 0.0008 --json out.json
 

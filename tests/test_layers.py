@@ -24,11 +24,12 @@ LAYERS = {
         "measured",
         "inert",
         "summary",
+        "profiles",
         "bench",
         "score",
     },
     3: {"operators"},
-    4: {"recording", "readiness", "run", "plan", "once", "executor", "evolve"},
+    4: {"recording", "readiness", "run", "plan", "once", "verify", "executor", "evolve"},
     5: {"cli", "__main__"},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}

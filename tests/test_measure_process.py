@@ -335,6 +335,23 @@ def test_cuda_finds_the_socket_and_the_facts_that_it_needs(confined):
     assert done.stdout == "all\n", done.stderr
 
 
+def test_cuda_names_its_threads_and_changes_nothing_of_the_machine(confined):
+    """CUDA ends with "OS call failed" where it cannot write a thread's name into /proc."""
+    code = (
+        "import threading\n"
+        "def named():\n"
+        "    number = threading.get_native_id()\n"
+        "    open(f'/proc/self/task/{number}/comm', 'w').write('cuda')\n"
+        "    print(open(f'/proc/self/task/{number}/comm').read().strip())\n"
+        "thread = threading.Thread(target=named); thread.start(); thread.join()\n"
+        "for path in ('/proc/sys/vm/drop_caches', '/proc/sysrq-trigger', '/proc/1/comm'):\n"
+        "    try: open(path, 'w'); print('opened', path)\n"
+        "    except OSError: pass\n"
+    )
+    done = confined(code, devices=sandbox.gpu_devices())
+    assert done.stdout.replace("opened /proc/1/comm\n", "") == "cuda\n", done.stderr
+
+
 def test_a_gpu_opens_no_way_out(confined, tmp_path):
     import socket
 

@@ -1,6 +1,6 @@
 """Calibrations: what machines make of equal kernels, kept in the lineage beside the attempts.
 
-`refs/calibrations/<task>-<workloads>/<gpu>` leads to a commit whose tree holds the numbers and the
+`refs/calibrations/<task>-<how many workloads>/<gpu>` leads to a commit whose tree holds the numbers and the
 raw samples; a new calibration has the one before as its parent.
 """
 

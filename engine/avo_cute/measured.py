@@ -49,8 +49,9 @@ def measure(
     assert bench.rig is not None
     verdict = replace(verdict, kind="measured", reason="")
     trial = Trial(bench, bench.rig, standing, source, verdict, export)
-    screened = None if bench.thorough else trial.screening()
-    return screened or trial.confirmation()
+    with bench.rig.held():
+        screened = None if bench.thorough else trial.screening()
+        return screened or trial.confirmation()
 
 
 @dataclass

@@ -33,25 +33,38 @@ def evaluate_once(
     target = find_target(wanted.target or facts.get("Target") or default_target())
     group = wanted.workloads or facts.get("Workloads") or task.settings.default_group
     bench = make_bench(task, target, group, wanted, spread, watch)
-    seed = lineage.seed(task.name)
-    tree = _tree_of(candidate, lineage, name, bench, seed)
-
-    watch.phase(f"judging the seed for {target.title}")
-    baseline = _must_judge(lineage, seed, bench, None)
-    base = against and lineage.resolve(against, name)
-    base = base or (lineage.head(name) if name else seed)
-    standing = standing_of(baseline, baseline)
-    if lineage.tree(base) != lineage.tree(seed):
-        watch.phase("judging what it is compared with")
-        compared = standing if bench.rig is None else None
-        standing = standing_of(baseline, _must_judge(lineage, base, bench, compared))
-    if bench.rig is not None:
-        watch.phase("self-test and calibration of this machine")
-        make_ready(lineage.repo, bench, standing.seed, group)
-        bench = replace(bench, thorough=True, baselines=baselines_of(task), cold=COLD_LAUNCHES)
-    watch.phase(f"judging {candidate}")
     with closing(bench):
+        seed = lineage.seed(task.name)
+        tree = _tree_of(candidate, lineage, name, bench, seed)
+        base = lineage.resolve(against, name) if against else lineage.head(name) if name else seed
+        standing = standing_against(lineage, seed, base, bench, watch)
+        if bench.rig is not None:
+            watch.phase("self-test and calibration of this machine")
+            make_ready(lineage.repo, bench, standing.seed)
+        watch.phase(f"judging {candidate}")
+        bench = thorough(bench)
         return bench, judge_tree(lineage.repo, tree, bench, standing)
+
+
+def thorough(bench: Bench) -> Bench:
+    """A bench that measures everything, the task's baselines included; as it is without a GPU."""
+    if bench.rig is None:
+        return bench
+    return replace(bench, thorough=True, baselines=baselines_of(bench.task), cold=COLD_LAUNCHES)
+
+
+def standing_against(
+    lineage: Lineage, seed: str, base: str, bench: Bench, watch: Watch
+) -> Standing:
+    """What a candidate is compared with: the seed commit, and `base` as the incumbent."""
+    watch.phase(f"judging the seed for {bench.target.title}")
+    baseline = _must_judge(lineage, seed, bench, None)
+    standing = standing_of(baseline, baseline)
+    if lineage.tree(base) == lineage.tree(seed):
+        return standing
+    watch.phase("judging what it is compared with")
+    compared = standing if bench.rig is None else None
+    return standing_of(baseline, _must_judge(lineage, base, bench, compared))
 
 
 def baselines_of(task: Task) -> tuple[str, ...]:

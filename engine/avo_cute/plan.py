@@ -88,7 +88,8 @@ def make_bench(
     rig = _rig(task, target, wanted, watch)
     apart = rig is not None and wanted.jobs >= len(workloads)
     bench = Bench(task, target, workloads, cache_dir(), layer, spread, apart=apart, rig=rig)
-    return bench if rig is None else replace(bench, width=len(rig.gpus))
+    # one more than there are GPUs: the next candidate is built while others are measured
+    return bench if rig is None else replace(bench, width=len(rig.gpus) + 1)
 
 
 def _rig(task: Task, target: Target, wanted: Wanted, watch: Watch) -> Rig | None:

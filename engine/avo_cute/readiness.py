@@ -1,6 +1,6 @@
 """Readiness: before the first candidate is measured, the machine shows that it can be believed.
 
-A self-test in every session, and once per GPU, task and workloads the A/A calibration: the seed
+A self-test in every session, and once per GPU and number of workloads the A/A calibration: the seed
 against itself in fresh processes. Its spread is the resolution of the machine, and what gains must
 exceed is a multiple of it.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from .bench import Bench, Side
 from .calibrations import NUMBERS, read_calibration, write_calibration
@@ -25,45 +25,51 @@ ALIKE = Effort(warm_s=0.4, rounds=20, families="none", large=False)
 TEST_ONLY = Effort(warm_s=0.2, rounds=0, families="few", large=False, selftest=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """What this session found out before its first candidate."""
+def make_ready(repo: Repo, bench: Bench, seed: Side) -> float:
+    """Self-test of every GPU, and the calibration that the rig uses from now on.
 
-    calibration: Calibration
-    fresh: bool  # measured now, not read from the lineage
-    results: tuple[Result, ...]
-
-
-def make_ready(repo: Repo, bench: Bench, seed: Side, group: str) -> Ready:
-    """Self-test, and the calibration that the rig uses from now on.
-
-    Raises `MachineFailed` where the self-test fails or equal kernels cannot be timed.
+    Returns the largest margin, as a log-ratio. Raises `MachineFailed` where the self-test fails or
+    equal kernels cannot be timed.
     """
     rig = bench.rig
     assert rig is not None
-    result = rig.measure(_request(bench, rig, seed, TEST_ONLY))
-    _must_pass(result)
-    name, gpu = f"{bench.task.name}-{group}", rig.gpus[0].name
-    text = read_calibration(repo, name, gpu)
-    known = _readable(text)
-    if known is not None:
-        rig.calibration = known
-        return Ready(known, False, (result,))
+    for gpu in rig.gpus:
+        with rig.held(gpu):
+            _must_pass(rig.measure(_request(bench, rig, seed, TEST_ONLY)))
+            known = _known(repo, bench, gpu.name)
+            rig.calibrations[gpu.name] = known or _calibrate(repo, bench, seed, gpu.name)
+    return max(c.margin() for c in rig.calibrations.values())
+
+
+def _known(repo: Repo, bench: Bench, gpu: str) -> Calibration | None:
+    """What the lineage has for a GPU, of as many workloads or of fewer: the spread of their mean
+    is not smaller. A damaged one is measured again."""
+    for count in range(len(bench.workloads), 0, -1):
+        text = read_calibration(repo, f"{bench.task.name}-{count}", gpu)
+        if (found := _readable(text)) is not None:
+            return found
+    return None
+
+
+def _calibrate(repo: Repo, bench: Bench, seed: Side, gpu: str) -> Calibration:
+    """Measure the seed against itself on the GPU that is held, and keep the result."""
+    rig = bench.rig
+    assert rig is not None
     results = [rig.measure(_request(bench, rig, seed, ALIKE)) for _ in range(PROCESSES)]
-    rig.calibration = calibration_from(results)
+    found = calibration_from(results)
     files = {
-        NUMBERS: (rig.calibration.text() + "\n").encode(),
+        NUMBERS: (found.text() + "\n").encode(),
         "raw.json": json.dumps([asdict(r) for r in results]).encode(),
     }
     facts = {
         "Task": bench.task.name,
         "Target": bench.target.name,
-        "Workloads": group,
+        "Workloads": " ".join(w.name for w in bench.workloads),
         "Device": str(results[0].facts.get("device", "")),
         "Evaluator": bench.evaluator,
     }
-    write_calibration(repo, name, gpu, files, facts)
-    return Ready(rig.calibration, True, (result, *results))
+    write_calibration(repo, f"{bench.task.name}-{len(bench.workloads)}", gpu, files, facts)
+    return found
 
 
 def calibration_from(results: Sequence[Result]) -> Calibration:

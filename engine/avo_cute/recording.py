@@ -59,7 +59,7 @@ def body(proposal: Proposal, verdict: Verdict, origin: Origin) -> str:
 def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str]:
     """git.md's trailers, in its order. Absent facts have no trailer."""
     cycles = " ".join(f"{e.cycles:.0f}" for e in verdict.estimates)
-    measured = _measured(bench, verdict.measured)
+    measured = measured_facts(bench, verdict.measured)
     pairs = {
         "Run": origin.run,
         "Task": bench.task.name,
@@ -88,7 +88,7 @@ def _toolchain(verdict: Verdict) -> str:
     return f"{verdict.toolchain}; driver {driver}" if driver else verdict.toolchain
 
 
-def _measured(bench: Bench, found: Measured | None) -> dict[str, str]:
+def measured_facts(bench: Bench, found: Measured | None) -> dict[str, str]:
     """What only a measurement has. `Gains` are against the incumbent, per public workload."""
     if found is None:
         return {}

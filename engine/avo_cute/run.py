@@ -90,9 +90,8 @@ class Run:
     def _make_ready(self) -> None:
         if self.bench.rig is not None:
             self.watch.phase("self-test and calibration of this machine")
-            ready = make_ready(self.lineage.repo, self.bench, self.standing.seed, self.group)
-            margin = math.expm1(ready.calibration.margin())
-            self.watch.phase(f"gains count from {margin:+.2%} on this machine")
+            margin = make_ready(self.lineage.repo, self.bench, self.standing.seed)
+            self.watch.phase(f"gains count from {math.expm1(margin):+.2%} on this machine")
 
     def _judge_incumbent(self, head: str) -> Verdict:
         """Static scores are computed again; a measured one is read, if it is of these workloads."""

@@ -32,6 +32,7 @@ WORKER = Path(__file__).with_name("worker.py")
 MAX_OBJECT_BYTES = 16 << 20
 NEEDED_BYTES = 1 << 20  # with less free space a failed build says nothing about the candidate
 MAX_RECORD_BYTES = 1 << 20
+NICE = 5  # a build must not take the processor from the host side of a measurement
 DETAIL_BYTES = 4096  # all that an operator is told of one failure
 
 
@@ -111,7 +112,7 @@ def _run_worker(request: BuildRequest, scratch: Path, out: Path) -> Completed:
         read=[request.source.directory, request.task, WORKER, ask],
         write=[out],
         hide=[Path(site) / name for site in getsitepackages() for name in packages],
-        limits=Limits(wall_s=request.wall_s, cpu_s=2 * int(request.wall_s)),
+        limits=Limits(request.wall_s, cpu_s=2 * int(request.wall_s), nice=NICE),
         layer=request.layer,
     )
 

@@ -14,7 +14,7 @@ import click
 
 from .. import __version__
 from ..errors import AvoError
-from . import browse, doctor, run
+from . import browse, doctor, run, verify
 
 
 class Main(click.Group):
@@ -72,6 +72,7 @@ for command in (
     run.evolve,
     run.evaluate,
     run.record,
+    verify.verify,
     browse.log,
     browse.show,
     browse.best,

@@ -63,11 +63,14 @@ def show(rev: str, lineage_path: Path, run_name: str | None, as_json: bool) -> N
     lineage, name = _open(lineage_path, run_name)
     commit = lineage.resolve(rev, name)
     attempt = lineage.attempt(commit)
+    note = lineage.read_note(commit)
     if as_json:
-        print_json(attempt_json(attempt))
+        print_json(attempt_json(attempt) | {"note": note})
         return
     said = "\n".join(f"{key}: {value}" for key, value in attempt.trailers.items())
     click.echo(f"commit {attempt.commit}\n\n{attempt.subject}\n\n{attempt.body}\n\n{said}")
+    if note:
+        click.echo(f"\nVerified later:\n\n{note.rstrip()}")
     if attempt.parent:
         click.echo("\n" + lineage.diff(attempt.parent, attempt.commit))
 

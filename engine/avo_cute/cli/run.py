@@ -146,7 +146,7 @@ def evolve(
 
 @click.command(
     epilog="Examples:\n\n  avo-cute evaluate best --json\n\n"
-    "  avo-cute evaluate ./my-tree --against 12"
+    "  avo-cute evaluate ./my-tree --against 12\n\n  avo-cute evaluate best --profile"
 )
 @click.argument("candidate", metavar="REV|DIR")
 @o.lineage
@@ -155,6 +155,11 @@ def evolve(
 @o.run
 @o.workloads
 @o.option("--against", metavar="REV", help="Compare with this instead of the incumbent.")
+@o.option(
+    "--profile",
+    is_flag=True,
+    help="Also say where the time goes: ncu's counters of one launch, and the hot loop.",
+)
 @o.devices
 @o.jobs
 @o.unsafe
@@ -167,6 +172,7 @@ def evaluate(
     run_name: str | None,
     group: str | None,
     against: str | None,
+    profile: bool,
     devices: str,
     jobs: int,
     unsafe: bool,
@@ -175,12 +181,16 @@ def evaluate(
     """Build, audit and score a candidate exactly as the engine does; records nothing."""
     from ..once import evaluate_once
     from ..plan import Wanted
+    from ..profiles import profile_of
     from .show import Progress, print_verdict
 
     wanted = Wanted(lineage_path, task, target, run_name, group, None, unsafe, devices, jobs)
     with Progress(quiet=as_json) as watch, building(jobs) as pool:
         bench, verdict = evaluate_once(candidate, against, wanted, pool.map, watch)
-    print_verdict(bench, verdict, as_json)
+        if profile:
+            watch.phase(f"profiling {candidate}")
+        digest = profile_of(verdict, bench) if profile else ""
+    print_verdict(bench, verdict, as_json, digest)
 
 
 @click.command(

@@ -150,10 +150,10 @@ def git_log(run: Run) -> str:
     return f"git --git-dir {where} log --format='{form}' lineage/{run.name}"
 
 
-def print_verdict(bench: Bench, verdict: Verdict, as_json: bool) -> None:
-    """One judged candidate, with the parts of every workload's estimate."""
+def print_verdict(bench: Bench, verdict: Verdict, as_json: bool, profile: str = "") -> None:
+    """One judged candidate, with the parts of every workload's estimate, and its profile if any."""
     if as_json:
-        print_json(_verdict_json(bench, verdict))
+        print_json(verdict_json(bench, verdict) | ({"profile": profile} if profile else {}))
         return
     click.echo(f"{verdict.status}: {verdict.reason}")
     if verdict.score is not None:
@@ -175,6 +175,8 @@ def print_verdict(bench: Bench, verdict: Verdict, as_json: bool) -> None:
         click.echo(f"  signal: {line}")
     if verdict.detail and verdict.detail != verdict.reason:
         click.echo(f"\n{verdict.detail}")
+    if profile:
+        click.echo(f"\n{profile}")
 
 
 def _by_object(verdict: Verdict) -> dict[str, Any]:
@@ -184,7 +186,7 @@ def _by_object(verdict: Verdict) -> dict[str, Any]:
     return {" ".join(group): verdict.facts[group[0]] for group in names.values()}
 
 
-def _verdict_json(bench: Bench, verdict: Verdict) -> dict[str, Any]:
+def verdict_json(bench: Bench, verdict: Verdict) -> dict[str, Any]:
     told = {k: v for k, v in asdict(verdict).items() if v not in (None, "", (), {})}
     told.pop("objects", None)
     told.get("measured", {}).pop("raw", None)

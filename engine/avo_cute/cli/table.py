@@ -32,8 +32,8 @@ def print_measured(found: Measured) -> None:
 def _print_rest(found: Measured) -> None:
     if found.findings:
         click.echo(
-            f"  correctness: {found.findings} comparisons with fp64; the worst at {found.worst:.2f} "
-            f"of its bound ({found.worst_what})"
+            f"  correctness: {found.findings} comparisons with fp64; the worst at "
+            f"{found.worst:.2f} of its bound ({found.worst_what})"
         )
     for line in found.unsupported:
         click.echo(f"  {line}")

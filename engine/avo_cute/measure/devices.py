@@ -77,6 +77,10 @@ class Devices:
         except OSError as error:
             raise MachineFailed(f"no folder for device locks: {error}") from None
 
+    def only(self, gpu: Gpu) -> Devices:
+        """Just one of them, with the same locks."""
+        return Devices((gpu,), self._folder, self._told)
+
     @contextlib.contextmanager
     def one(self) -> Iterator[Gpu]:
         """Hold a GPU alone; whoever asked first is served first, unless it wants only others."""

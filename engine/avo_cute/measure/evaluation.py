@@ -218,7 +218,7 @@ class Trial:
         self, arm: str, params: Params, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> str:
         """A baseline may leave out outputs; a candidate may not."""
-        ours = arm in (CANDIDATE, INCUMBENT, SEED)
+        ours = arm in self.request.kernels
         seed = self.rng.getrandbits(62)
         return quick(self.modules.judge, params, inputs, outputs, seed, partial=not ours)
 
@@ -235,11 +235,13 @@ class Trial:
         ]
 
     def _contenders(self, point: Point) -> list[Arm]:
-        """Candidate, incumbent, the seed where it is another object, and baselines."""
+        """Candidate, incumbent, the seed where it is another object, further kernels by name,
+        and baselines."""
         kernels = self.request.kernels
         names = [CANDIDATE, INCUMBENT]
         if kernels.get(SEED) != kernels.get(INCUMBENT):
             names.append(SEED)
+        names += sorted(set(kernels) - {CANDIDATE, INCUMBENT, SEED})
         arms: list[Arm] = [a for name in names if (a := self.arm(name, point)) is not None]
         if point.role == "public":
             arms += task_baselines(self.modules.directory, self.request.baselines)

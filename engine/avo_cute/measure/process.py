@@ -119,7 +119,7 @@ class Worker:
     def _run(self) -> None:
         command = (*self._setting.worker, str(self.folder))
         try:
-            done = _start(self._setting, self._device, command, self.folder, self._watch)
+            done = start(self._setting, self._device, command, self.folder, self._watch)
         except MachineFailed as error:
             self._ended.set_exception(error)
         else:
@@ -156,7 +156,7 @@ def probe(setting: Setting, device: str, after: str = "") -> str:
     """
     with tempfile.TemporaryDirectory(prefix="avo-cute-probe-") as folder:
         limited = replace(_LIMITS, wall_s=_PROBE_S)
-        done = _start(setting, device, (*setting.prober, folder), Path(folder), limits=limited)
+        done = start(setting, device, (*setting.prober, folder), Path(folder), limits=limited)
     if done.returncode == 0 and done.stdout.startswith("ok "):
         return done.stdout.removeprefix("ok ").strip()
     why = f"no answer within {_PROBE_S:g} s" if done.timed_out else _ending(done) or "no answer"
@@ -199,7 +199,7 @@ def choose_measuring_layer(setting: Setting, device: str) -> Confinement:
     raise MachineFailed(failed[-1].removeprefix("none: "))
 
 
-def _start(
+def start(
     setting: Setting,
     device: str,
     command: tuple[str, ...],
@@ -207,6 +207,7 @@ def _start(
     watch: Watch | None = None,
     limits: sandbox.Limits = _LIMITS,
 ) -> sandbox.Completed:
+    """Run a command that uses one GPU and may write to `folder`, to its end."""
     runtime = find_runtime()
     libraries = _library_path()
     env = {

@@ -18,6 +18,7 @@ from ..gpu import cuda_tool
 from ..records import Launch
 from ..sandbox import Completed
 from .hotloop import describe_loops
+from .profiling import WARM
 
 DIGEST_BYTES = 4096
 Start = Callable[[Sequence[str]], Completed]  # runs a command to its end and tells how it went
@@ -34,17 +35,22 @@ class Profile:
 
 
 def profile(
-    argv: Sequence[str], start: Start, kernels: Sequence[Kernel], launch: Launch, log: Path
+    argv: Sequence[str],
+    start: Start,
+    kernels: Sequence[Kernel],
+    launch: Launch,
+    log: Path,
+    room: int = DIGEST_BYTES,
 ) -> Profile:
-    """Profile the first launch of `launch.kernel` in the process that `argv` starts.
+    """Profile the launch of `launch.kernel` after `WARM` others in the process that `argv` starts.
 
     `start` runs commands, `log` is a file that both they and we can reach. `kernels` are those of
-    the object's cubin. Never raises for what ncu does or does not do.
+    the object's cubin, `room` the bytes of the digest. Never raises for what ncu does or does not.
     """
     found = count(argv, start, launch.kernel, log)
     counters, why = ({}, found) if isinstance(found, str) else (found, "")
     head = f"no counters: {why}" if why else describe_counters(counters)
-    text = head + "\n" + describe_loops(kernels, launch, DIGEST_BYTES - len(head.encode()) - 1)
+    text = head + "\n" + describe_loops(kernels, launch, room - len(head.encode()) - 1)
     return Profile(text, counters, why)
 
 
@@ -83,9 +89,10 @@ def ncu_command(
     Its output goes to `log`, apart from whatever the process prints.
     """
     output = ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
-    which = ["--kernel-name-base", "mangled", "--kernel-name", kernel, "--launch-count", "1"]
+    which = ["--kernel-name-base", "mangled", "--kernel-name", kernel]
+    one = ["--launch-skip", str(WARM), "--launch-count", "1"]
     how = ["--clock-control", "none", "--target-processes", "all", "--metrics", ",".join(names)]
-    return [ncu, *output, *which, *how, *argv]
+    return [ncu, *output, *which, *one, *how, *argv]
 
 
 def parse_counters(text: str) -> dict[str, float]:
@@ -117,7 +124,9 @@ def reason(text: str) -> str:
             return line
     remarks = [line for line in text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     first = remarks[0].split("==")[2].strip() if remarks else "it printed nothing"
-    return f"ncu counted nothing: {first}"[:200]
+    others = [line.strip() for line in text.splitlines() if line.strip() and line[:2] != "=="]
+    last = f" {others[-1]}" if others and "application" in first else ""  # of a traceback
+    return f"ncu counted nothing: {first}{last}"[:200]
 
 
 _REASONS = (

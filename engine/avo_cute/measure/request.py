@@ -43,7 +43,8 @@ class MeasureRequest:
     """One measuring process.
 
     `kernels` maps an arm ("candidate", "incumbent", "seed") to a linked library per workload name;
-    an arm that is absent is not timed. `baselines` are further arms by name ("cudnn", "fa2").
+    an arm that is absent is not timed. Kernels of other names are further arms, and so are the
+    `baselines` ("cudnn", "fa2"), on public workloads.
     Correctness is judged for the arm "candidate", with the errors of "seed" as the yardstick.
     `seed` comes from the operating system and decides inputs and the order of visits.
     """

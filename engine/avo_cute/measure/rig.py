@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 
 from ..stats import Calibration
 from .devices import Devices, Gpu, find_devices
@@ -17,16 +18,17 @@ from .request import MeasureRequest, Result
 
 @dataclass
 class Rig:
-    """GPUs that are held one evaluation at a time, each with a process started ahead.
+    """GPUs, one candidate at a time on each, each with a process started ahead.
 
-    `calibration` is what this machine makes of equal kernels; None until it is known.
+    `calibrations` is what each GPU, by name, makes of equal kernels.
     """
 
     devices: Devices
     setting: Setting
     libraries: Path  # folder of linked objects
     confinement: Confinement
-    calibration: Calibration | None = None
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    _held: local = field(default_factory=local, init=False)
     _ahead: dict[str, Worker] = field(default_factory=dict, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
     _closed: bool = field(default=False, init=False)
@@ -44,9 +46,30 @@ class Rig:
         """Linked library per workload."""
         return {name: str(path) for name, path in link(objects, self.libraries).items()}
 
+    @contextmanager
+    def held(self, wanted: Gpu | None = None) -> Iterator[Gpu]:
+        """Keep one GPU for this thread: all that it measures meanwhile is measured there."""
+        already: Gpu | None = getattr(self._held, "gpu", None)
+        if already is not None:
+            yield already
+            return
+        devices = self.devices if wanted is None else self.devices.only(wanted)
+        with devices.one() as gpu:
+            self._held.gpu = gpu
+            try:
+                yield gpu
+            finally:
+                self._held.gpu = None
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Of the GPU that this thread holds; None where it is not known."""
+        gpu: Gpu | None = getattr(self._held, "gpu", None)
+        return None if gpu is None else self.calibrations.get(gpu.name)
+
     def measure(self, request: MeasureRequest) -> Result:
         """One evaluation, alone on one GPU, in a fresh process. Raises `MachineFailed`."""
-        with self.devices.one() as gpu:
+        with self.held() as gpu:
             worker = self._take(gpu)
             try:
                 worker.submit(request)

@@ -163,6 +163,8 @@ def _spec(layer: str, paths: _Paths, limits: Limits, cwd: Path | None, told: Sig
         "list": [str(p) for p in listed],
         "write": [*map(str, (*paths.write, paths.home, *devices.nodes, *devices.own)), *_DEVICES],
         "limits": [limits.memory_bytes, limits.cpu_s, limits.file_bytes],
+        "nice": limits.nice,
+        "privileged": limits.privileged,
         "home": str(paths.home),
         "cwd": str(cwd or paths.home),
         "started": told.started[1],

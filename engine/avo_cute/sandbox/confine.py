@@ -51,7 +51,9 @@ def become(spec, command):
     try:
         os.chdir(spec["cwd"])
         limit(*spec["limits"])
-        drop_capabilities()
+        os.nice(spec["nice"])
+        if not spec["privileged"]:
+            drop_capabilities()
         check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         if spec["landlock"] == "paths":
             restrict(spec["read"], spec["list"], spec["write"])

@@ -33,7 +33,9 @@ class Limits:
     memory_bytes: int = 12 << 30  # address space: a build reserves far more than it uses
     output_bytes: int = 64 << 10
     file_bytes: int = 256 << 20
+    nice: int = 0  # above our own: builds give way to what is being measured
     grace_s: float = 5.0
+    privileged: bool = False  # keeps our capabilities: for a profiler, never for a build
 
 
 @dataclass(frozen=True, slots=True)

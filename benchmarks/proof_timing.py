@@ -1,0 +1,279 @@
+"""The parts of the proof that time the seed: null comparisons, known delays, the tables."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, permutations
+from typing import Any
+
+from avo_cute import measured
+from avo_cute.bench import Bench
+from avo_cute.decision import Case, compare, decide, screen
+from avo_cute.measure.floor import floor
+from avo_cute.measure.request import Effort, samples_of
+from avo_cute.measure.rig import Rig
+from avo_cute.once import baselines_of
+from avo_cute.readiness import ALIKE
+from avo_cute.records import Samples, Status, Workload
+from avo_cute.score import evaluate, standing_of
+from avo_cute.stats import Calibration, calibrate, log_ratios, median, robust_sd, tflops
+from proof_ground import Ground, raw, relabelled, say
+
+PROCESSES, COMPARISONS = 6, 300
+DELAYS = (0.0025, 0.005, 0.01, 0.02)
+DELAYED = ("mha-causal-4k", "mha-causal-32k", "mha-full-8k")  # 1 to 12 ms a launch
+DELAY_EFFORT = Effort(warm_s=0.3, rounds=12, families="none", large=False)
+TABLE_EFFORT = Effort(warm_s=0.3, rounds=7, families="none", large=False)
+COLD_LAUNCHES = 10
+HONEST = "tile-n-176"  # the variant whose evaluation is timed
+
+Processes = Sequence[Sequence[Samples]]
+
+
+def default_bench(ground: Ground) -> Bench:
+    return ground.bench(ground.task.select(ground.task.settings.default_group))
+
+
+# Null comparisons.
+
+
+def aa(ground: Ground, processes: int = PROCESSES, effort: Effort = ALIKE) -> dict[str, Any]:
+    """The seed in three arms: twice the same library, and a copy of it that is loaded apart."""
+    bench = default_bench(ground)
+    libraries = ground.seed_libraries(bench, bench.workloads)
+    kernels = {
+        "candidate": libraries,
+        "incumbent": libraries,
+        "loaded-again": ground.copied(libraries, "again"),
+    }
+    results = []
+    for number in range(processes):
+        results.append(ground.measure(bench.workloads, dict(kernels), effort))
+        say(f"A/A: process {number + 1} of {processes}, {results[-1].wall_s:.1f} s")
+        ground.save("aa", {"processes": [raw(r) for r in results]})
+    ground.rig.calibration = calibrate([r.samples for r in results])
+    return {"processes": [raw(r) for r in results]}
+
+
+def null_comparisons(processes: Processes, count: int = COMPARISONS) -> list[dict[str, Any]]:
+    """`count` different comparisons of equal arms, each decided as a candidate would be.
+
+    A comparison takes three processes and in each of them two arms, drawn at random; the margin
+    comes from the processes that it does not take. Needs six processes.
+    """
+    rng = random.Random(2026)
+    arms = sorted({arm for s in processes[0] for arm in s.times})
+    pairs = list(permutations(arms, 2))
+    triples = list(combinations(range(len(processes)), 3))
+    drawn: dict[tuple[Any, ...], None] = {}
+    most = len(triples) * len(pairs) ** 3
+    while len(drawn) < min(count, most):
+        triple = triples[len(drawn) % len(triples)]
+        drawn[(triple, tuple(rng.choice(pairs) for _ in triple))] = None
+    return [_null(processes, triple, chosen, n) for n, (triple, chosen) in enumerate(drawn)]
+
+
+def _null(
+    processes: Processes,
+    triple: tuple[int, ...],
+    pairs: tuple[tuple[str, str], ...],
+    number: int,
+) -> dict[str, Any]:
+    others = [p for n, p in enumerate(processes) if n not in triple]
+    calibration = calibrate(others)
+    names = tuple(s.workload for s in processes[0])
+    case = Case(names, baseline="incumbent", seed=number)
+    taken = [
+        [relabelled(s, *pair) for s in processes[n]] for n, pair in zip(triple, pairs, strict=True)
+    ]
+    first = screen(taken[0], case, calibration)
+    ruling = decide(taken, case, calibration)
+    return {
+        "processes": triple,
+        "pairs": ["/".join(pair) for pair in pairs],
+        "screened": str(first.status or ""),
+        "status": str(ruling.status),
+        "gain": ruling.gain,
+        "margin": ruling.margin,
+        "rounds": ruling.rounds,
+    }
+
+
+def spreads(processes: Processes) -> dict[str, Any]:
+    """How much equal kernels differ: a round, a workload's median, a process."""
+    arms = sorted({arm for s in processes[0] for arm in s.times})
+    within, medians, gains = [], [], []
+    for process in processes:
+        for pair in combinations(arms, 2):
+            ratios = [log_ratios(relabelled(s, *pair), "candidate", "incumbent") for s in process]
+            within += [robust_sd(r) for r in ratios]
+            medians += [median(r) for r in ratios]
+            gains.append(sum(median(r) for r in ratios) / len(ratios))
+    voids = [why.partition(":")[0] for p in processes for s in p for why in s.void]
+    calibration = calibrate(processes)
+    return {
+        "within": median(within),
+        "largest_median": max(map(abs, medians)),
+        "median_sd": _rms(medians),
+        "between": _rms(gains),
+        "largest_process": max(map(abs, gains)),
+        "margin": calibration.margin(),
+        "spread": calibration.spread,
+        "rounds": len(voids),
+        "void": {why: voids.count(why) for why in sorted(set(voids)) if why},
+    }
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(math.fsum(v * v for v in values) / len(values))
+
+
+def aa_ruled(data: dict[str, Any]) -> dict[str, Any]:
+    """The raw processes of `aa`, with comparisons and spreads."""
+    processes = [[samples_of(s) for s in p["samples"]] for p in data["processes"]]
+    return {**data, "comparisons": null_comparisons(processes), "spreads": spreads(processes)}
+
+
+# Known delays.
+
+
+def detect(ground: Ground, effort: Effort = DELAY_EFFORT) -> dict[str, Any]:
+    """The seed against itself with a known delay behind every launch of the candidate."""
+    bench = default_bench(ground)
+    chosen = [w for w in bench.workloads if w.name in DELAYED] or list(bench.workloads[:3])
+    libraries = ground.seed_libraries(bench, chosen)
+    data: dict[str, Any] = {"workloads": [w.name for w in chosen], "delays": []}
+    for delay in DELAYS:
+        kernels: dict[str, Mapping[str, str]] = dict.fromkeys(("candidate", "incumbent"), libraries)
+        result = ground.measure(chosen, kernels, effort, delay=delay)
+        found = compare([result.samples], data["workloads"], seed=int(delay * 1e6))
+        data["delays"].append({"delay": delay, **seen_delay(found), "raw": raw(result)})
+        say(f"delay {delay:.2%}: seen {data['delays'][-1]['seen']:.3%}")
+        ground.save("detect", data)
+    return data
+
+
+def seen_delay(found: Any) -> dict[str, Any]:
+    """A comparison as a delay: how much longer the candidate took."""
+    if found is None:
+        return {"seen": math.nan, "low": math.nan, "high": math.nan, "workloads_seen": {}}
+    gain = found.gain
+    parts = {
+        name: {"seen": 1 / i.value - 1, "low": 1 / i.high - 1, "high": 1 / i.low - 1}
+        for name, i in found.workloads.items()
+    }
+    whole = {"seen": 1 / gain.value - 1, "low": 1 / gain.high - 1, "high": 1 / gain.low - 1}
+    return {**whole, "workloads_seen": parts}
+
+
+# The tables.
+
+
+def table(ground: Ground, effort: Effort = TABLE_EFFORT) -> dict[str, Any]:
+    """Seed and baselines in the same rounds, on the public workloads of every group."""
+    groups = {w.groups[0]: [] for w in ground.task.workloads}
+    for w in ground.task.workloads:
+        groups[w.groups[0]].append(w)
+    default = ground.task.settings.default_group
+    data: dict[str, Any] = {"rows": [], "raw": {}}
+    for group, workloads in groups.items():
+        bench = ground.bench(workloads)
+        kernels = {"candidate": ground.seed_libraries(bench, workloads)}
+        asked = replace(effort, cold=COLD_LAUNCHES if group == default else 0)
+        result = ground.measure(
+            workloads, dict(kernels), asked, baselines=baselines_of(ground.task)
+        )
+        data["raw"][group] = raw(result)
+        data["rows"] += [row(ground, w, result.samples) for w in workloads]
+        say(f"table of {group}: {result.wall_s:.1f} s")
+        ground.save("table", data)
+    return data
+
+
+def row(ground: Ground, workload: Workload, samples: Sequence[Samples]) -> dict[str, Any]:
+    """One workload: seconds, TFLOPS and clock by mode and arm; the share of the limit."""
+    task, target = ground.task, ground.target
+    multiplies = bool(task.settings.audit.matrix.get(target.family))
+    bound = floor(task.reference, workload.params, target, multiplies=multiplies)
+    flops = float(task.reference.flops(workload.params))
+    told: dict[str, Any] = {"workload": workload.name, "group": workload.groups[0]}
+    told |= {"floor_s": bound.seconds, "bound": bound.bound, "flops": flops}
+    for s in samples:
+        if s.workload == workload.name:
+            seconds = {arm: _counted(s.times[arm], s.void) for arm in s.times}
+            told[s.mode] = {
+                "seconds": seconds,
+                "tflops": {a: tflops(flops, t) for a, t in seconds.items() if t > 0},
+                "mhz": {arm: _counted(s.clocks[arm], s.void) for arm in s.clocks},
+                "rounds": s.void.count(""),
+            }
+    own = told.get("sustained", {}).get("seconds", {}).get("candidate", math.nan)
+    return told | {"share": bound.seconds / own if own > 0 else math.nan}
+
+
+def _counted(values: Iterable[float], void: Iterable[str]) -> float:
+    kept = [v for v, why in zip(values, void, strict=True) if not why and v == v]
+    return median(kept) if kept else math.nan
+
+
+# What one candidate costs.
+
+
+class Clocked:
+    """A rig that notes when each process was asked and when it had answered."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.calls: list[dict[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rig, name)
+
+    def measure(self, request: Any) -> Any:
+        began = time.monotonic()
+        result = self._rig.measure(request)
+        ended = time.monotonic()
+        told = {"began": began, "ended": ended, "families": request.effort.families}
+        told |= {"wall_s": result.wall_s, "busy_s": result.busy_s, "timed_s": result.timed_s}
+        self.calls.append(told)
+        return result
+
+
+def limits(ground: Ground, changed: Mapping[str, bytes], title: str) -> dict[str, Any]:
+    """One real evaluation of an honest variant, through both levels whatever screening says."""
+    bench = default_bench(ground)
+    seed = ground.seed(bench)
+    source = ground.source(changed, "honest")
+    evaluate(source, bench, None)  # built: the limits are for measuring
+    rig = Clocked(ground.rig)
+    timed = replace(bench, rig=rig)  # type: ignore[arg-type]
+    standing = standing_of(seed, seed)
+    began = time.monotonic()
+    verdict = evaluate(source, timed, standing, ground.export)
+    middle = rig.calls[0]["ended"] if rig.calls else began
+    levels = {"screening": (began, middle, rig.calls[:1])}
+    if len(rig.calls) == 1 and verdict.status is not Status.ACCEPTED:
+        middle = time.monotonic()
+        verdict = evaluate(source, replace(timed, thorough=True), standing, ground.export)
+    levels["commit"] = (middle, time.monotonic(), rig.calls[1:])
+    found = verdict.measured
+    data = {
+        "variant": title,
+        "status": str(verdict.status),
+        "reason": verdict.reason,
+        "gain": None if found is None else found.gain,
+        "hidden": None if found is None else found.hidden,
+        "levels": {name: _level(*level) for name, level in levels.items()},
+    }
+    ground.save("limits", data)
+    return data
+
+
+def _level(began: float, ended: float, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    timed, busy = (math.fsum(c[key] for c in calls) for key in ("timed_s", "busy_s"))
+    told = {"wall_s": ended - began, "processes": len(calls), "timed_s": timed}
+    return told | {"busy": busy / timed if timed else math.nan, "calls": list(calls)}
