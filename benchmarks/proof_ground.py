@@ -135,6 +135,7 @@ def open_ground(out: Path, jobs: int) -> Ground:
     task, target = find_task("fa4"), find_target(default_target())
     cache = cache_dir()
     rig = open_rig(task.directory, cache, "", lambda text: say(text))
+    rig.devices = rig.devices.only(rig.gpus[0])  # one machine, one GPU: the others stay idle
     scratch = Path(tempfile.mkdtemp(prefix="avo-cute-proof-"))
     files = seed_of(task).files
     return Ground(task, target, cache, out, LocalExecutor(jobs), rig, jobs, files, scratch)

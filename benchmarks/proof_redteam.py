@@ -189,7 +189,7 @@ class RedTeam:
             kernels[case.name] = self.ground.rig.link(of)
         result = self.ground.measure(bench.workloads, dict(kernels), SPEED)
         decided = Decided(tuple(w.name for w in bench.workloads), baseline="incumbent")
-        calibration = self.ground.rig.calibration or measured.UNMEASURED
+        calibration = next(iter(self.ground.rig.calibrations.values()), measured.UNMEASURED)
         for case in timed:
             of_case = [relabelled(s, case.name, "incumbent") for s in result.samples]
             self.rows[case.name] |= _speed(of_case, decided, calibration)
@@ -212,9 +212,8 @@ def _lane(rig: Rig, number: int, limit_s: float) -> Rig:
     """The same GPU once more: with a lock of its own, it does not wait for the other lanes."""
     folder = rig.libraries.parent / f"devices-lane-{number}"
     setting = replace(rig.setting, limit_s=limit_s)
-    return Rig(
-        Devices(rig.gpus, folder), setting, rig.libraries, rig.confinement, rig.calibration
-    )
+    devices = Devices(rig.gpus, folder)
+    return Rig(devices, setting, rig.libraries, rig.confinement, rig.calibrations)
 
 
 def unexpected(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -55,7 +55,8 @@ def aa(ground: Ground, processes: int = PROCESSES, effort: Effort = ALIKE) -> di
         results.append(ground.measure(bench.workloads, dict(kernels), effort))
         say(f"A/A: process {number + 1} of {processes}, {results[-1].wall_s:.1f} s")
         ground.save("aa", {"processes": [raw(r) for r in results]})
-    ground.rig.calibration = calibrate([r.samples for r in results])
+    found = calibrate([r.samples for r in results])
+    ground.rig.calibrations |= {gpu.name: found for gpu in ground.rig.gpus}
     return {"processes": [raw(r) for r in results]}
 
 

@@ -129,7 +129,6 @@ def _judged_again(
     standing = standing_against(lineage, lineage.seed(task.name), base, bench, watch)
     if bench.rig is not None:
         watch.phase("self-test and calibration of this machine")
-        group = attempt.trailers.get("Workloads") or task.settings.default_group
         make_ready(lineage.repo, bench, standing.seed)
         watch.phase(f"measuring {attempt.commit[:10]} in fresh processes")
     verdict = judge_tree(lineage.repo, attempt.tree, thorough(fresh), standing)

@@ -1,0 +1,158 @@
+"""What avo-cute's measured scores are worth on the GPU of this machine, as one page.
+
+    python3 benchmarks/proof.py aa detect table redteam limits --out DIR
+    python3 benchmarks/proof.py evolve --out DIR [--minutes 7]
+    python3 benchmarks/proof.py gqa --out DIR [--minutes 4]     after evolve, in its lineage
+    python3 benchmarks/proof.py page --out DIR [--to docs/results]
+
+On a machine without a package index take the packages there first (benchmarks/pack.py). Each part
+writes DIR/<part>.json as it goes on, so that a killed run keeps what it has, and prints a short
+table last. `page` needs no GPU: it writes <target>.md from the JSON and copies that beside it. The
+target is the GPU that is found. A part that fails does not stop the others; the exit code says it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from proof_ground import Ground, close_ground, load, open_ground, say
+
+HERE = ("aa", "detect", "table", "redteam", "limits")  # parts that share one process, in order
+RUNS = ("evolve", "gqa")
+
+
+def main() -> None:
+    options = _options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    failed = []
+    chosen = [part for part in HERE if part in options.part]
+    if chosen:
+        failed += measure(chosen, options.out, options.jobs)
+    for part in RUNS:
+        if part in options.part:
+            failed += _attempted({part: lambda part=part: _run(part, options)})
+    if "page" in options.part:
+        import proof_page
+
+        proof_page.write(options.out, options.to)
+    for part in (*HERE, *RUNS):
+        if part in options.part:
+            print(*_told(options.out, part), sep="\n")
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("part", nargs="+", choices=(*HERE, *RUNS, "page"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="builds at once")
+    parser.add_argument("--minutes", type=float, help="of evolve (7) or gqa (4)")
+    parser.add_argument("--group", default="gqa", help="the workloads of gqa")
+    parser.add_argument("--to", type=Path, help="where the page goes [docs/results]")
+    return parser.parse_args()
+
+
+def measure(parts: Sequence[str], out: Path, jobs: int) -> list[str]:
+    """The parts that measure by themselves; returns those that failed."""
+    ground = open_ground(out, jobs)
+    try:
+        return measured_parts(ground, parts)
+    finally:
+        close_ground(ground)
+
+
+def measured_parts(ground: Ground, parts: Sequence[str]) -> list[str]:
+    """As `measure`, on ground that is there already."""
+    import proof_timing as timing
+
+    seed = timing.default_bench(ground)
+    say(f"building the seed for {ground.target.title}")
+    ground.seed(seed)
+    with ThreadPoolExecutor(max(1, ground.jobs - 3)) as builds, ThreadPoolExecutor(1) as behind:
+        team = red_team(ground) if "redteam" in parts or "limits" in parts else None
+        rest = [w for w in ground.task.workloads if w not in seed.workloads]
+        if "table" in parts and rest:
+            for name in dict.fromkeys(w.groups[0] for w in rest):
+                of = [w for w in ground.task.workloads if w.groups[0] == name]
+                builds.submit(ground.seed, ground.bench(of))
+        if team is not None and "redteam" in parts:
+            team.start(builds)
+        ruled: list[Future[None]] = []
+
+        def null() -> None:
+            data = timing.aa(ground)
+            ruled.append(behind.submit(lambda: ground.save("aa", timing.aa_ruled(data))))
+
+        works: dict[str, Callable[[], Any]] = {
+            "aa": null,
+            "detect": lambda: timing.detect(ground),
+            "table": lambda: timing.table(ground),
+            "redteam": lambda: team.run() if team else None,
+            "limits": lambda: _limits(ground),
+        }
+        failed = _attempted({part: works[part] for part in parts})
+        failed += _attempted({"aa": lambda: [future.result() for future in ruled]})
+    return failed
+
+
+def red_team(ground: Ground) -> Any:
+    """The cases, where they are edits of this target's kernel; None elsewhere."""
+    if ground.target.family != "sm90":
+        ground.save("redteam", {"cases": [], "why": "the cases are edits of the Hopper forward"})
+        return None
+    from proof_redteam import RedTeam
+
+    return RedTeam(ground)
+
+
+def _limits(ground: Ground) -> None:
+    import proof_timing as timing
+
+    if ground.target.family != "sm90":
+        ground.save("limits", {"why": "the honest variant is an edit of the Hopper forward"})
+        return
+    from tests.redteam.gpu.cases import BY_NAME, tree_of
+
+    case = BY_NAME[timing.HONEST]
+    timing.limits(ground, tree_of(case, ground.files), f"{case.name}: {case.does}")
+
+
+def _run(part: str, options: argparse.Namespace) -> None:
+    import proof_run
+
+    if part == "evolve":
+        proof_run.evolve(options.out, options.jobs, options.minutes or 7)
+    else:
+        proof_run.gqa(options.out, options.jobs, options.minutes or 4, options.group)
+
+
+def _attempted(works: dict[str, Callable[[], Any]]) -> list[str]:
+    """Do one after the other; one that fails is shown, and costs the others nothing."""
+    failed = []
+    for name, work in works.items():
+        with ThreadPoolExecutor(1) as pool:
+            error = pool.submit(work).exception()
+        if error is not None:
+            failed.append(name)
+            print(f"{name} FAILED", flush=True)
+            traceback.print_exception(error)
+    return failed
+
+
+def _told(out: Path, part: str) -> list[str]:
+    """The short table of a part."""
+    import proof_page
+
+    data = load(out, part)
+    return [f"== {part}", *(proof_page.short(part, data) if data else ["nothing was kept"])]
+
+
+if __name__ == "__main__":
+    main()
