@@ -24,6 +24,8 @@ from typing import Any
 
 from proof_ground import Ground, close_ground, load, open_ground, say
 
+from avo_cute.errors import AvoError
+
 HERE = ("aa", "detect", "table", "redteam", "limits")  # parts that share one process, in order
 RUNS = ("evolve", "gqa")
 
@@ -34,7 +36,10 @@ def main() -> None:
     failed = []
     chosen = [part for part in HERE if part in options.part]
     if chosen:
-        failed += measure(chosen, options.out, options.jobs)
+        try:
+            failed += measure(chosen, options.out, options.jobs)
+        except AvoError as error:
+            sys.exit(f"nothing was measured: {error}")
     for part in RUNS:
         if part in options.part:
             failed += _attempted({part: lambda part=part: _run(part, options)})

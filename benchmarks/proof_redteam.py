@@ -16,6 +16,10 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
+from proof_ground import Ground, relabelled, say
+from tests.redteam.gpu.cases import CASES, HONEST
+from tests.redteam.gpu.edits import Case, tree_of
+
 from avo_cute import measured
 from avo_cute.bench import Bench
 from avo_cute.build import Source
@@ -28,9 +32,6 @@ from avo_cute.measure.rig import Rig
 from avo_cute.records import Status, Verdict, Workload
 from avo_cute.score import evaluate, known, standing_of
 from avo_cute.stats import Calibration
-from proof_ground import Ground, relabelled, say
-from tests.redteam.gpu.cases import CASES, HONEST
-from tests.redteam.gpu.edits import Case, tree_of
 
 LANES, HANG_LIMIT_S = 4, 30.0
 JUDGING = replace(measured.FIRST, warm_s=0.1, rounds=4)

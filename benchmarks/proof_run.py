@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from proof_ground import save, say
+
 from avo_cute.lineage import Lineage
 from avo_cute.plan import default_target
 from avo_cute.records import Attempt, Status
 from avo_cute.stats import median, spearman
 from avo_cute.task import find_task
-from proof_ground import save, say
 
 ENGINE = Path(__file__).resolve().parent.parent / "engine"
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
 
-from avo_cute import measured
+from proof_ground import Ground, raw, relabelled, say
+
 from avo_cute.bench import Bench
 from avo_cute.decision import Case, compare, decide, screen
 from avo_cute.measure.floor import floor
@@ -20,8 +21,7 @@ from avo_cute.once import baselines_of
 from avo_cute.readiness import ALIKE
 from avo_cute.records import Samples, Status, Workload
 from avo_cute.score import evaluate, standing_of
-from avo_cute.stats import Calibration, calibrate, log_ratios, median, robust_sd, tflops
-from proof_ground import Ground, raw, relabelled, say
+from avo_cute.stats import calibrate, log_ratios, median, robust_sd, tflops
 
 PROCESSES, COMPARISONS = 6, 300
 DELAYS = (0.0025, 0.005, 0.01, 0.02)

@@ -22,6 +22,7 @@ LAYERS = {
         "estimate",
         "measure",
         "measured",
+        "sanitize",
         "inert",
         "summary",
         "profiles",

@@ -24,6 +24,7 @@ from .inert import inert_gains
 from .measure.request import Effort, MeasureRequest, Point, Result
 from .measure.rig import Rig, fresh_seed
 from .records import Failure, Status, Verdict, Workload
+from .sanitize import sanitize
 from .stats import Calibration, inert_note
 from .summary import summary
 
@@ -110,10 +111,21 @@ class Trial:
             case = replace(case, rechecked=True)
             ruling = decide([r.samples for r in self.results], case, self.calibration)
         verdict = self.ruled(ruling, "commit")
-        if verdict.status is Status.ACCEPTED and ruling.gain is not None:
-            if ruling.gain.value < CONTROL_BELOW:
-                verdict = self.controlled(verdict, ruling.gain.value)
-        return verdict
+        if verdict.status is not Status.ACCEPTED or ruling.gain is None:
+            return verdict
+        if ruling.gain.value < CONTROL_BELOW:
+            verdict = self.controlled(verdict, ruling.gain.value)
+        return self.sanitized(verdict)
+
+    def sanitized(self, verdict: Verdict) -> Verdict:
+        """What would be accepted, under compute-sanitizer where there is one."""
+        mine = Side(verdict.tree, verdict.objects)
+        found = sanitize(mine, self.standing.seed, self.bench)
+        verdict = replace(verdict, signals=(*verdict.signals, *found.told))
+        if not found.failure:
+            return verdict
+        reason = f"compute-sanitizer: {found.failure}"
+        return replace(verdict, status=Status.INCORRECT, reason=reason, score=None, gain=None)
 
     def controlled(self, verdict: Verdict, gain: float) -> Verdict:
         """Say how many inert rebuilds of both sides keep a small gain's sign; gates nothing."""

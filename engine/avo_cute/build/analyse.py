@@ -64,8 +64,14 @@ def judge_class(request: BuildRequest) -> ClassResult | Failure:
 
 
 def evaluator_id(task: Task) -> str:
-    """`Evaluator:` of a verdict: sha256 of the task and of the code that judges."""
-    return digest(task.sha256, _judging_code(), version("nvidia-cuda-nvdisasm"))
+    """`Evaluator:` of a verdict: sha256 of the task and of the code that judges and measures."""
+    return digest(_analysis_id(task), _code("measure/*.py", *_DECIDING))
+
+
+def _analysis_id(task: Task) -> str:
+    """Everything but the object that an analysis depends on."""
+    code = _code("build/*.py", "estimate.py", "score.py")
+    return digest(task.sha256, code, version("nvidia-cuda-nvdisasm"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def _judge_object(
     cache = Cache(request.cache)
     key = digest(
         sha256(data).hexdigest(),
-        evaluator_id(Task(request.task)),
+        _analysis_id(Task(request.task)),
         json.dumps(asdict(request.target), sort_keys=True),
         json.dumps([(w.name, dict(w.params)) for w in workloads], sort_keys=True),
     )
@@ -136,7 +142,11 @@ def _refusal(violations: Sequence[Violation], workload: Workload) -> Failure:
 
 
 @cached
-def _judging_code() -> str:
+def _code(*patterns: str) -> str:
+    """sha256 over the package's files that match."""
     root = Path(__file__).parent.parent
-    files = sorted([*root.glob("build/*.py"), root / "estimate.py", root / "score.py"])
+    files = sorted({f for pattern in patterns for f in root.glob(pattern)})
     return digest(*(f"{f.name} {sha256(f.read_bytes()).hexdigest()}" for f in files))
+
+
+_DECIDING = ("measured.py", "decision.py", "stats.py", "summary.py", "readiness.py", "inert.py")
