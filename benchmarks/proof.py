@@ -2,13 +2,14 @@
 
     python3 benchmarks/proof.py aa detect table redteam limits --out DIR
     python3 benchmarks/proof.py evolve --out DIR [--minutes 7]
-    python3 benchmarks/proof.py gqa --out DIR [--minutes 4]     after evolve, in its lineage
+    python3 benchmarks/proof.py verify gqa --out DIR [--minutes 4]    in the lineage of evolve
     python3 benchmarks/proof.py page --out DIR [--to docs/results]
 
 On a machine without a package index take the packages there first (benchmarks/pack.py). Each part
 writes DIR/<part>.json as it goes on, so that a killed run keeps what it has, and prints a short
-table last. `page` needs no GPU: it writes <target>.md from the JSON and copies that beside it. The
-target is the GPU that is found. A part that fails does not stop the others; the exit code says it.
+table last. `evolve` verifies its best version itself where `--within` leaves time for it. `page`
+needs no GPU: it writes <target>.md from the JSON and copies that beside it. The target is the GPU
+that is found. A part that fails does not stop the others; the exit code says it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from proof_ground import Ground, close_ground, load, open_ground, say
 from avo_cute.errors import AvoError
 
 HERE = ("aa", "detect", "table", "redteam", "limits")  # parts that share one process, in order
-RUNS = ("evolve", "gqa")
+RUNS = ("evolve", "verify", "gqa")
 
 
 def main() -> None:
@@ -42,7 +44,7 @@ def main() -> None:
             sys.exit(f"nothing was measured: {error}")
     for part in RUNS:
         if part in options.part:
-            failed += _attempted({part: lambda part=part: _run(part, options)})
+            failed += _attempted({part: partial(_run, part, options)})
     if "page" in options.part:
         import proof_page
 
@@ -59,6 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="builds at once")
     parser.add_argument("--minutes", type=float, help="of evolve (7) or gqa (4)")
+    parser.add_argument("--within", type=float, default=590.0, help="seconds: runs stop in time")
     parser.add_argument("--group", default="gqa", help="the workloads of gqa")
     parser.add_argument("--to", type=Path, help="where the page goes [docs/results]")
     return parser.parse_args()
@@ -132,10 +135,14 @@ def _limits(ground: Ground) -> None:
 def _run(part: str, options: argparse.Namespace) -> None:
     import proof_run
 
+    out, jobs = options.out.resolve(), options.jobs
     if part == "evolve":
-        proof_run.evolve(options.out, options.jobs, options.minutes or 7)
+        proof_run.evolve(out, jobs, options.minutes or 7, options.within)
+    elif part == "verify":
+        if load(out, "verify") is None:  # evolve had the time for it
+            proof_run.verify(out, jobs)
     else:
-        proof_run.gqa(options.out, options.jobs, options.minutes or 4, options.group)
+        proof_run.gqa(out, jobs, options.minutes or 4, options.within, options.group)
 
 
 def _attempted(works: dict[str, Callable[[], Any]]) -> list[str]:

@@ -6,6 +6,7 @@ Measuring processes, builds and decisions are the engine's; only what is asked o
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from typing import Any
 
 from avo_cute.bench import Bench
 from avo_cute.build import Source
+from avo_cute.build.toolchain import toolchain
 from avo_cute.config import cache_dir
 from avo_cute.errors import MachineFailed
 from avo_cute.executor import LocalExecutor
@@ -52,6 +54,7 @@ class Ground:
     scratch: Path
     _seeds: dict[tuple[str, ...], Verdict] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _saving: threading.Lock = field(default_factory=threading.Lock)
 
     def bench(self, workloads: Sequence[Workload], *, alone: bool = False) -> Bench:
         """How candidates are judged; `alone`: a candidate's builds follow one another."""
@@ -127,7 +130,9 @@ class Ground:
     def save(self, part: str, data: Mapping[str, Any]) -> None:
         """`OUT/<part>.json`, replaced as a whole: a killed run keeps the last one."""
         about = {"part": part, "task": self.task.name, "target": self.target.name}
-        save(self.out / f"{part}.json", {**about, **data})
+        about |= {"toolchain": toolchain(), "sandbox": self.rig.trailer}
+        with self._saving:
+            save(self.out / f"{part}.json", {**about, **data})
 
 
 def open_ground(out: Path, jobs: int) -> Ground:
@@ -171,7 +176,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Iterable):
         return [plain(v) for v in value]
     if isinstance(value, float):
-        return float(f"{value:.7g}")
+        return float(f"{value:.7g}") if math.isfinite(value) else None
     return value
 
 
@@ -211,7 +216,12 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def say(text: str) -> None:
-    print(f"[{time.monotonic() - _BEGAN:6.1f} s] {text}", flush=True)
+    print(f"[{passed():6.1f} s] {text}", flush=True)
+
+
+def passed() -> float:
+    """Seconds since this program began."""
+    return time.monotonic() - _BEGAN
 
 
 _BEGAN = time.monotonic()

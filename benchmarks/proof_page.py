@@ -5,266 +5,42 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from proof_ground import load, plain
+from proof_parts import Data, aa, detect, grid, interval, limits, percent, redteam, table, voided
 from proof_run import rank_correlation
 
 from avo_cute.stats import median
 
-Data = Mapping[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 SIZE_LIMIT = 1_500_000
-
-
-def percent(ratio: float, digits: int = 2) -> str:
-    return f"{ratio:+.{digits}%}"
-
-
-def interval(found: Data | None, digits: int = 2) -> str:
-    """A gain with its bounds, as ratios."""
-    if not found:
-        return "–"
-    value, low, high = (percent(found[key] - 1, digits) for key in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"
-
-
-def grid(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A Markdown table."""
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return lines + [f"| {' | '.join(_cell(c) for c in row)} |" for row in rows]
-
-
-def _cell(value: object) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
-
-
-# Null comparisons.
-
-
-def aa(data: Data) -> list[str]:
-    if "comparisons" not in data:
-        return [f"Only {len(data['processes'])} processes were measured; nothing was decided."]
-    found, spread = data["comparisons"], data["spreads"]
-    statuses = Counter(c["status"] for c in found)
-    accepted = statuses.get("accepted", 0)
-    words = "**None was accepted.**" if not accepted else f"**{accepted} were accepted.**"
-    gains = [abs(math.log(c["gain"]["value"])) for c in found if c["gain"]]
-    away = [c for c in found if c["gain"] and not c["gain"]["low"] <= 1 <= c["gain"]["high"]]
-    processes = len(data["processes"])
-    workloads = len(data["processes"][0]["samples"])
-    largest = f"{max(gains):.3%}" if gains else "unknown"
-    return [
-        f"{len(found)} null comparisons from {processes} fresh processes of {workloads} workloads, "
-        f"each decided by the rule that decides about candidates: {words} They ended as "
-        + ", ".join(f"{n} {status}" for status, n in statuses.most_common())
-        + f". The largest gain that any of them showed is {largest}; {len(away)} intervals of 99 % "
-        "do not contain 0.",
-        "",
-        "In every process the seed is timed in three arms: twice the same library, and a copy of "
-        "it that is loaded a second time (two objects of the same source are the same bytes, so "
-        "this is all that can differ). A comparison takes three processes and in each of them two "
-        "of the arms, drawn at random; its margin comes from the other processes. **The "
-        f"comparisons share data**: behind them are {processes} processes with two independent "
-        f"contrasts each, that is {2 * (processes // 3)} comparisons that share nothing.",
-        "",
-        *grid(
-            ("spread of equal kernels", "log-ratio"),
-            (
-                ("one round of one workload (robust standard deviation)", f"{spread['within']:.3%}"),
-                ("a workload's median in one process (root mean square)",
-                 f"{spread['median_sd']:.3%}"),
-                ("the same, the largest", f"{spread['largest_median']:.3%}"),
-                ("a process's mean over workloads (root mean square)", f"{spread['between']:.4%}"),
-                ("the same, the largest", f"{spread['largest_process']:.4%}"),
-                ("margin that a gain must exceed", f"{spread['margin']:.3%}"),
-            ),
-        ),
-        "",
-        f"{_voided(spread['void'], spread['rounds'])}",
-    ]  # fmt: skip
-
-
-def _voided(void: Data, rounds: int) -> str:
-    if not void:
-        return f"None of {rounds} rounds was void."
-    said = ", ".join(f"{n} × {why}" for why, n in sorted(void.items(), key=lambda v: -v[1]))
-    return f"{sum(void.values())} of {rounds} rounds were void and replaced: {said}."
-
-
-# Known delays.
-
-
-def detect(data: Data) -> list[str]:
-    rows, missed = [], []
-    for d in data["delays"]:
-        seen = d["low"] > 0
-        near = abs(d["seen"] - d["delay"]) <= max(0.0005, 0.1 * d["delay"])
-        if not (seen and near):
-            missed.append(f"{d['delay']:.2%}")
-        bounds = f"{d['seen']:.3%} [{d['low']:.3%}, {d['high']:.3%}]"
-        parts = ", ".join(f"{v['seen']:.2%}" for v in d["workloads_seen"].values())
-        rows.append((f"{d['delay']:.2%}", bounds, parts, "yes" if seen else "NO"))
-    names = ", ".join(data["workloads"])
-    verdict = "Every delay was seen as what it is." if not missed else (
-        f"**Not seen as what they are: {', '.join(missed)}.**"
-    )  # fmt: skip
-    return [
-        f"A kernel that waits a known time runs behind every launch of the candidate, an empty one "
-        f"behind the other arm's. One process per delay, the workloads {names}. {verdict}",
-        "",
-        *grid(("delay", "seen, 99 % interval", "by workload", "told from 0"), rows),
-    ]
-
-
-# The table.
-
-
-def table(data: Data) -> list[str]:
-    rows, arms = data["rows"], []
-    for row in rows:
-        arms += [a for a in row.get("sustained", {}).get("seconds", {}) if a not in arms]
-    others = [a for a in arms if a != "candidate"]
-    head = ["workload", "seed", *others, *(f"seed / {a}" for a in others), "of the limit", "MHz"]
-    cold = any("cold" in row for row in rows)
-    lines = grid(head, (_rates(row, others, "sustained") for row in rows))
-    said = [
-        "BF16 TFLOPS, medians; all arms of a row in the same rounds. Sustained: under load, at the "
-        "clock that has settled. The limit is the larger of FLOPs over tensor peak, bytes over "
-        "bandwidth and exponentials over their rate, all at the highest clock the driver names; "
-        "under its power cap the card does not run at that clock.",
-        "",
-        *lines,
-    ]
-    if cold:
-        of = [row for row in rows if "cold" in row]
-        said += ["", "Isolated launches (cold caches, the GPU at rest before):", ""]
-        said += grid(head, (_rates(row, others, "cold") for row in of))
-    missing = [f"{r['workload']}: {a}" for r in rows for a in others
-               if a not in r.get("sustained", {}).get("tflops", {})]  # fmt: skip
-    return said + (["", f"Not available: {', '.join(missing)}."] if missing else [])
-
-
-def _rates(row: Data, others: Sequence[str], mode: str) -> list[str]:
-    told = row.get(mode, {"tflops": {}, "mhz": {}, "seconds": {}})
-    rates, seconds = told["tflops"], told["seconds"]
-    own = seconds.get("candidate", math.nan)
-    cells = [row["workload"], *(f"{rates.get(a, math.nan):.0f}" for a in ("candidate", *others))]
-    cells += [f"{seconds.get(a, math.nan) / own:.2f}" for a in others]
-    return [*cells, f"{row['floor_s'] / own:.0%}", f"{told['mhz'].get('candidate', math.nan):.0f}"]
-
-
-# The red team.
-
-
-def redteam(data: Data) -> list[str]:
-    if not data["cases"]:
-        return [f"Not run: {data.get('why', 'nothing was judged')}."]
-    wrong = [c for c in data["cases"] if not c["honest"]]
-    honest = [c for c in data["cases"] if c["honest"]]
-    accepted = [c["case"] for c in wrong if c.get("then", c["status"]) == "accepted"]
-    passed = [c for c in wrong if c["status"] == "passes"]
-    other = [c for c in wrong if not c["as_expected"] and c not in passed]
-    as_expected = sum(c["as_expected"] for c in wrong)
-    verdict = "none was accepted" if not accepted else f"**accepted: {', '.join(accepted)}**"
-    lines = [
-        f"{len(wrong)} wrong candidates, edits of FlashAttention-4's own source that build: "
-        f"{verdict}; {as_expected} ended as they should at the first check of the commit level.",
-    ]
-    if passed:
-        lines.append("")
-        lines.append("**Correctness did not see** " + "; ".join(map(_through, passed)) + ".")
-    if other:
-        ends = (f"{c['case']} ({c['status']}, not {c['expected']})" for c in other)
-        lines += ["", f"Ended otherwise than expected: {'; '.join(ends)}."]
-    rows = ((c["case"], c["does"], c["expected"], _end(c), c["reason"][:120],
-             f"{c['seconds']:.0f}") for c in wrong)  # fmt: skip
-    lines += ["", *grid(("case", "what it does", "expected", "seen", "by", "s"), rows), ""]
-    bad = [c["case"] for c in honest if not c["as_expected"]]
-    lines.append(
-        "Honest variants must pass the same comparisons; speed alone decides about them. "
-        + ("All of them did." if not bad else f"**Refused: {', '.join(bad)}.**")
-    )
-    rows = ((c["case"], c["does"], _end(c), c["comparisons"], interval(c.get("gain")),
-             c.get("screening", "–")) for c in honest)  # fmt: skip
-    head = ("variant", "what it does", "correctness", "comparisons", "gain over the seed",
-            "screening would say")  # fmt: skip
-    return [*lines, "", *grid(head, rows), "", _lanes(data)]
-
-
-def _end(case: Data) -> str:
-    then = f", then {case['then']}" if "then" in case else ""
-    mark = "" if case["as_expected"] else " (!)"
-    return f"{case['status']}{then}{mark}"
-
-
-def _through(case: Data) -> str:
-    luck = "" if case["sure"] else " (a race: it need not show)"
-    then = case.get("then", "not followed up")
-    return f"{case['case']}{luck}, in the end {then}"
-
-
-def _lanes(data: Data) -> str:
-    return (
-        f"Seconds are those of judging, with up to {data['lanes']} cases side by side on the GPU. "
-        f"Cases that hang were given {data['hang_limit_s']:.0f} s instead of the engine's 60 s a "
-        "step; the gains of the honest variants are of one process and two workloads."
-    )
-
-
-# What a candidate costs.
-
-
-def limits(data: Data) -> list[str]:
-    if "levels" not in data:
-        return [f"Not run: {data.get('why', 'nothing was timed')}."]
-    allowed, rows, over = {"screening": 20, "commit": 120}, [], []
-    for name, level in data["levels"].items():
-        if level["wall_s"] > allowed[name]:
-            over.append(name)
-        if level["processes"]:
-            rows.append((name, level["processes"], f"{level['wall_s']:.1f}", allowed[name],
-                         f"{level['timed_s']:.1f}", f"{level['busy']:.0%}"))  # fmt: skip
-    idle = [n for n, v in data["levels"].items() if v["processes"] and v["busy"] < 0.7]
-    verdict = "Both levels are within their limits." if not over else (
-        f"**Over the limit: {', '.join(over)}.**"
-    )  # fmt: skip
-    idle_said = f" **The GPU was busy for less than 70 %: {', '.join(idle)}.**" if idle else ""
-    return [
-        f"One evaluation of an honest variant ({data['variant']}): {data['status']}, gain "
-        f"{interval(data['gain'])}, hidden workloads {interval(data['hidden'])}. Wall seconds from "
-        "its build on, process starts and the builds for hidden workloads included. "
-        f"{verdict}{idle_said}",
-        "",
-        *grid(("level", "processes", "seconds", "allowed", "timing", "GPU busy"), rows),
-    ]
 
 
 # Runs.
 
 
 def evolve(data: Data) -> list[str]:
+    """Attempts, what was accepted, outcomes, and the static estimate beside it."""
     attempts = [a for a in data["attempts"] if a["number"]]
     lines = [_run_said(data, attempts), "", *_accepted(data, attempts)]
-    lines += ["", *_verified(data.get("verify"))]
     lines += ["", "### Outcomes and time", "", *_outcomes(attempts)]
-    lines += ["", "### Static estimate against measured times", "", *_correlation(data)]
-    return lines
+    return [*lines, "", "### Static estimate against measured times", "", *_correlation(data)]
 
 
 def _run_said(data: Data, attempts: Sequence[Data]) -> str:
-    seconds = data["command"]["seconds"]
-    per_hour = len(attempts) / seconds * 3600 if seconds else 0.0
-    first = min((a["when"] for a in attempts), default=None)
-    told = f"{len(attempts)} attempts in {seconds:.0f} s, {per_hour:.0f} an hour"
-    if first is not None:
-        ready = first - data["command"]["began"]
+    """How many attempts this invocation made, and how fast."""
+    began, seconds = data["command"]["began"], data["command"]["seconds"]
+    made = [a for a in attempts if a["when"] >= began]
+    told = f"{len(made)} attempts in {seconds:.0f} s, {len(made) / seconds * 3600:.0f} an hour"
+    if made:
+        ready = min(a["when"] for a in made) - began
         told += f"; the first was recorded after {ready:.0f} s (start, self-test, calibration)"
-        rest = seconds - ready
-        if len(attempts) > 1 and rest > 0:
-            told += f", after that {(len(attempts) - 1) / rest * 3600:.0f} an hour"
+        if len(made) > 1 and seconds > ready:
+            told += f", after that {(len(made) - 1) / (seconds - ready) * 3600:.0f} an hour"
+    if data["command"].get("stopped"):
+        return told + ". It was stopped for lack of time; the attempts in hand are not counted."
     code = data["command"]["code"]
     return told + ("." if code == 0 else f". **It ended with exit code {code}.**")
 
@@ -273,34 +49,57 @@ def _accepted(data: Data, attempts: Sequence[Data]) -> list[str]:
     accepted = [a for a in attempts if a["status"] == "accepted"]
     if not accepted:
         return ["**Nothing was accepted.**"]
+    began = data["command"]["began"]
     rows = []
     for a in accepted:
-        low, _, high = a.get("score_interval", "").partition(" ")
-        score = percent(a["score"] - 1) if a["score"] else "–"
-        bounds = f" [{percent(float(low) - 1)}, {percent(float(high) - 1)}]" if high else ""
         hidden, _, count = a.get("hidden", "").partition(" ")
         told = f"{percent(float(hidden) - 1)} on {count}" if count else "–"
-        rows.append((a["number"], a["subject"], f"{score}{bounds}", told))
+        minute = f"{(a['when'] - began) / 60:.1f}"
+        rows.append((a["number"], minute, a["subject"], _gain(a), _score(a), told))
+    head = ("attempt", "minute", "change", "gain over the one before", "over the seed",
+            "hidden workloads")  # fmt: skip
+    return [_best(accepted), "", *grid(head, rows)]
+
+
+def _best(accepted: Sequence[Data]) -> str:
     best = max(accepted, key=lambda a: a["score"] or 0.0)
     low = best.get("score_interval", "").partition(" ")[0]
-    certified = f", at least {percent(float(low) - 1)} with 99.5 % confidence" if low else ""
+    kind = "head to head" if best.get("score_kind") == "measured" else "**estimated, not measured**"
+    certified = f", with 99.5 % confidence at least {percent(float(low) - 1)}" if low else ""
+    score = percent((best["score"] or 1) - 1)
+    return f"Best: attempt {best['number']}, {score} over the seed, {kind}{certified}."
+
+
+def _gain(attempt: Data) -> str:
+    return percent(attempt["gain"] - 1) if attempt["gain"] else "–"
+
+
+def _score(attempt: Data) -> str:
+    if not attempt["score"]:
+        return "–"
+    low, _, high = attempt.get("score_interval", "").partition(" ")
+    bounds = f" [{percent(float(low) - 1)}, {percent(float(high) - 1)}]" if high else ""
+    return percent(attempt["score"] - 1) + bounds
+
+
+def verified(data: Data) -> list[str]:
+    said, command = data["said"], data["command"]
+    told = (
+        f"`verify best` rebuilt attempt {said.get('attempt', '?')} with an empty cache and "
+        "measured it again in fresh processes, on hidden workloads of their own "
+        f"({command['seconds']:.0f} s): "
+    )
+    if command["code"] != 0:
+        why = said.get("why") or said.get("text") or "it gave no answer"
+        return [told + f"**it does not hold** (exit {command['code']}): {' '.join(why.split())}"]
+    found = said.get("measured") or {}
+    same = "the same objects byte for byte" if said.get("artifact_equal") else "other objects"
     return [
-        f"Best: attempt {best['number']}, {percent((best['score'] or 1) - 1)} over the seed head "
-        f"to head{certified}.",
-        "",
-        *grid(("attempt", "change", "over the seed", "hidden workloads"), rows),
+        told + f"the record holds. {same.capitalize()}; gain over its parent now "
+        f"{interval(said.get('gain_interval'))}, recorded {interval(said.get('recorded_gain'))}; "
+        f"over the seed now {interval(found.get('score'))}; hidden workloads "
+        f"{interval(found.get('hidden'))}."
     ]
-
-
-def _verified(found: Data | None) -> list[str]:
-    if found is None:
-        return ["`verify` was not run."]
-    said = found.get("said") or {}
-    now = said.get("gain_interval")
-    told = f"`verify best` rebuilt and measured it again in {found['seconds']:.0f} s: "
-    if found["code"] == 0:
-        return [told + f"it holds, gain now {interval(now)}."]
-    return [told + f"**it does not hold** (exit {found['code']}): {said.get('why') or 'see log'}"]
 
 
 def _outcomes(attempts: Sequence[Data]) -> list[str]:
@@ -328,7 +127,7 @@ def _outcomes(attempts: Sequence[Data]) -> list[str]:
         void.update(a["measuring"]["void"])
     rounds = sum(a["measuring"]["rounds"] for a in attempts)
     head = ("outcome", "level", "attempts", "s since the one before", "s of measuring")
-    return [*grid(head, rows), "", f"GPU busy in {busy} of the timing. {_voided(void, rounds)}"]
+    return [*grid(head, rows), "", f"GPU busy in {busy} of the timing. {voided(void, rounds)}"]
 
 
 def _typical(values: Sequence[float]) -> str:
@@ -353,21 +152,40 @@ def _correlation(data: Data) -> list[str]:
 
 
 def gqa(data: Data) -> list[str]:
+    """What the best of one group of workloads is worth on another, and what became of it."""
     attempts = [a for a in data["attempts"] if a["number"]]
     start = next((a for a in data["attempts"] if a["number"] == 0), None)
-    lines = [f"A run on `--workloads {data['group']}` from the best of the run before. "
-             + _run_said(data, attempts), ""]  # fmt: skip
+    lines = [
+        f"A run on `--workloads {data['group']}` from the best of the run before. "
+        + _run_said(data, attempts),
+        "",
+    ]
     if start is None:
-        return [*lines, "**It did not get as far as its start.**"]
-    score = start["score"]
-    if score is not None:
-        lines.append(
-            f"What carried over: the start, unchanged, is {percent(score - 1)} against the seed "
-            f"on these workloads. It was recorded as: {start['seen'] or start['status']}."
-        )
+        return [*lines, f"**It did not get as far as its start**: {data.get('why', '')}"]
+    lines += [*_carried(data, start), ""]
     if not attempts:
-        return [*lines, "", "No attempt was made in the time given."]
+        return [*lines, "No attempt was made in the time given: what had to change is not known."]
+    changed = any(a["status"] == "accepted" for a in attempts)
+    lines.append(
+        "What had to change: the accepted attempts below; their diffs are in the JSON."
+        if changed
+        else "Nothing that was tried in the time given is better than what was carried over."
+    )
     return [*lines, "", *_accepted(data, attempts), "", *_outcomes(attempts)]
+
+
+def _carried(data: Data, start: Data) -> list[str]:
+    if not start["score"]:
+        return ["The start was not compared with the seed."]
+    gains = dict(zip(data["workloads"], start["gains"], strict=False))
+    said = (
+        f"What carried over: unchanged, it is {_score(start)} over the seed on these workloads "
+        f"({start.get('score_kind', 'static')})."
+    )
+    if not gains:
+        return [said]
+    rows = [(name, percent(gain - 1)) for name, gain in gains.items()]
+    return [said, "", *grid(("workload", "over the seed, unchanged"), rows)]
 
 
 PARTS: dict[str, tuple[str, Callable[[Data], list[str]]]] = {
@@ -377,6 +195,7 @@ PARTS: dict[str, tuple[str, Callable[[Data], list[str]]]] = {
     "redteam": ("Red team", redteam),
     "limits": ("What a candidate costs", limits),
     "evolve": ("A run of evolve", evolve),
+    "verify": ("Verification of its best version", verified),
     "gqa": ("From MHA to GQA", gqa),
 }
 
@@ -429,6 +248,7 @@ def _setting(target: str, found: Mapping[str, Data]) -> list[str]:
     dates = sorted({str(d.get("when", ""))[:10] for d in found.values()} - {""})
     known = [f"driver {facts['driver']}"] if "driver" in facts else []
     known += [f"torch {facts['torch']} (CUDA {facts['cuda']})"] if "torch" in facts else []
+    known += [str(d["toolchain"]) for d in found.values() if "toolchain" in d][:1]
     where = f" and its JSON lies in [{target}/]({target}/)"
     return [
         f"One machine, {', '.join(dates) or 'undated'}{', ' if known else ''}{', '.join(known)}. "

@@ -10,7 +10,7 @@ evaluation, alone on the GPU.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
@@ -56,10 +56,14 @@ class RedTeam:
 
     ground: Ground
     cases: Sequence[Case] = (*CASES, *HONEST)
+    lane: Callable[[Rig, int, float], Rig] = field(default_factory=lambda: lane_of)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     built: dict[str, Future[Built]] = field(default_factory=dict)
 
     def start(self, pool: ThreadPoolExecutor) -> None:
+        for classes in dict.fromkeys(case.classes for case in self.cases):
+            case = next(c for c in self.cases if c.classes == classes)
+            pool.submit(self.ground.seed, self.ground.bench(self._workloads(case), alone=True))
         for case in self.cases:
             self.built[case.name] = pool.submit(self.build, case)
 
@@ -97,7 +101,7 @@ class RedTeam:
     def _side_by_side(self, cases: Sequence[Case], limit_s: float) -> None:
         """In several lanes, each with processes of its own on the same GPU."""
         lanes: SimpleQueue[Rig] = SimpleQueue()
-        rigs = [_lane(self.ground.rig, n, limit_s) for n in range(min(LANES, len(cases)))]
+        rigs = [self.lane(self.ground.rig, n, limit_s) for n in range(min(LANES, len(cases)))]
         for rig in rigs:
             lanes.put(rig)
 
@@ -209,17 +213,9 @@ def _speed(samples: Sequence[Any], case: Decided, calibration: Calibration) -> d
     }
 
 
-def _lane(rig: Rig, number: int, limit_s: float) -> Rig:
+def lane_of(rig: Rig, number: int, limit_s: float) -> Rig:
     """The same GPU once more: with a lock of its own, it does not wait for the other lanes."""
     folder = rig.libraries.parent / f"devices-lane-{number}"
     setting = replace(rig.setting, limit_s=limit_s)
     devices = Devices(rig.gpus, folder)
     return Rig(devices, setting, rig.libraries, rig.confinement, rig.calibrations)
-
-
-def unexpected(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """One line for each case that did not end as it should."""
-    for row in rows:
-        if not row["as_expected"]:
-            then = f", then {row['then']}" if "then" in row else ""
-            yield f"{row['case']}: {row['status']}{then}, expected {row['expected']}"

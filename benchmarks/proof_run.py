@@ -7,13 +7,14 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proof_ground import save, say
+from proof_ground import passed, save, say
 
 from avo_cute.lineage import Lineage
 from avo_cute.plan import default_target
@@ -22,80 +23,128 @@ from avo_cute.stats import median, spearman
 from avo_cute.task import find_task
 
 ENGINE = Path(__file__).resolve().parent.parent / "engine"
+LINEAGE, RUN = "lineage.git", "proof"
+VERIFY_S = 150.0  # what `verify` may take
+SPARE_S = 30.0  # to stop a run and to read its lineage
+BULKY = ("estimates", "facts", "launches", "note")  # of a verification: in the lineage
 
 
-def evolve(out: Path, jobs: int, minutes: float) -> None:
-    """A search from the seed, then `verify best`. The lineage stays in OUT."""
-    lineage, run = out / "lineage.git", "proof"
+def evolve(out: Path, jobs: int, minutes: float, within: float) -> None:
+    """A search from the seed, in OUT's lineage; and `verify`, if there is time for it."""
     target = default_target()
-    words = ["evolve", "--operator", "search", "--target", target, "--run", run]
+    words = ["evolve", "--operator", "search", "--target", target, "--run", RUN]
     words += ["--jobs", str(jobs), "--hours", f"{minutes / 60:.4f}"]
-    told = _command(words, lineage, out / "evolve.log")
-    facts = {"target": target, "minutes": minutes, "command": told}
-    _keep(out, "evolve", lineage, run, facts)
-    best = Lineage.open(lineage).best(run)
-    if best.number:
-        words = ["verify", "best", "--run", run, "--jobs", str(jobs), "--json"]
-        facts["verify"] = _command(words, lineage, out / "verify.log")
-        facts["verify"]["said"] = _json(out / "verify.log")
-        _keep(out, "evolve", lineage, run, facts)
+    told = _command(words, out / LINEAGE, out / "evolve.log", within)
+    _keep(out, "evolve", RUN, {"target": target, "minutes": minutes, "command": told})
+    if passed() + VERIFY_S < within:
+        verify(out, jobs)
+    else:
+        say("no time left to verify: run the part verify")
 
 
-def gqa(out: Path, jobs: int, minutes: float, group: str) -> None:
+def verify(out: Path, jobs: int) -> None:
+    """Rebuild and measure the best version again."""
+    if not Lineage.open(out / LINEAGE).best(RUN).number:
+        say("nothing was accepted, so there is nothing to verify")
+        return
+    words = ["verify", "best", "--run", RUN, "--jobs", str(jobs), "--json"]
+    told = _command(words, out / LINEAGE, out / "verify.log")
+    said = _json(out / "verify.log")
+    kept = {key: value for key, value in said.items() if key not in BULKY}
+    save(out / "verify.json", {"target": default_target(), "command": told, "said": kept})
+    _bundle(out)
+
+
+def gqa(out: Path, jobs: int, minutes: float, within: float, group: str) -> None:
     """The best version of `evolve` on other workloads, in the same lineage."""
-    lineage, run = out / "lineage.git", f"proof-{group}"
-    words = ["evolve", "--operator", "search", "--from", "lineage/proof", "--workloads", group]
+    run = f"{RUN}-{group}"
+    words = ["evolve", "--operator", "search", "--from", f"lineage/{RUN}", "--workloads", group]
     words += ["--run", run, "--target", default_target()]
     words += ["--jobs", str(jobs), "--hours", f"{minutes / 60:.4f}"]
-    told = _command(words, lineage, out / "gqa.log")
+    told = _command(words, out / LINEAGE, out / "gqa.log", within)
     facts = {"target": default_target(), "minutes": minutes, "group": group, "command": told}
-    _keep(out, "gqa", lineage, run, facts)
+    _keep(out, "gqa", run, facts)
 
 
-def _command(words: Sequence[str], lineage: Path, log: Path) -> dict[str, Any]:
-    """Run avo-cute, its output into `log` and onto ours; returns what happened."""
+def _command(
+    words: Sequence[str], lineage: Path, log: Path, within: float = math.inf
+) -> dict[str, Any]:
+    """Run avo-cute, its output into `log` and onto ours; returns what happened.
+
+    It is stopped in time for what follows where it would go on beyond `within`.
+    """
     command = [sys.executable, "-m", "avo_cute", words[0], "--lineage", str(lineage), *words[1:]]
     paths = [str(ENGINE), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     say(" ".join(["avo-cute", *words]))
-    began = time.time()
+    began, stopped = time.time(), threading.Event()
+    quiet = "--json" in words
     with log.open("w") as file:
-        quiet = "--json" in words
+        errors = sys.stderr if quiet else subprocess.STDOUT
         process = subprocess.Popen(
-            command, env=env, text=True, stdout=subprocess.PIPE,
-            stderr=sys.stderr if quiet else subprocess.STDOUT,
-        )  # fmt: skip
+            command, env=env, text=True, stdout=subprocess.PIPE, stderr=errors
+        )
+        timer = threading.Timer(min(within - passed() - SPARE_S, 1e6), _stop, (process, stopped))
+        timer.daemon = True
+        timer.start()
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
             if not quiet:
                 print(line, end="", flush=True)
-    code = process.wait()
-    say(f"{words[0]} ended with {code} after {time.time() - began:.0f} s")
-    shown = ["avo-cute", words[0], "--lineage", "lineage.git", *words[1:]]
-    return {"words": shown, "code": code, "began": began, "seconds": time.time() - began}
+        code = process.wait()
+        timer.cancel()
+    seconds = time.time() - began
+    say(f"{words[0]} ended with {code} after {seconds:.0f} s")
+    shown = ["avo-cute", words[0], "--lineage", LINEAGE, *words[1:]]
+    told = {"words": shown, "code": code, "began": int(began), "seconds": seconds}
+    return {**told, "stopped": stopped.is_set()}
 
 
-def _json(path: Path) -> Any:
+def _stop(process: subprocess.Popen[str], stopped: threading.Event) -> None:
+    """As Ctrl-C twice: at once. What is recorded stays; the attempts in hand are lost."""
+    stopped.set()
+    for _ in range(2):
+        process.terminate()
+        time.sleep(1.0)
+    try:
+        process.wait(10.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _json(path: Path) -> dict[str, Any]:
     text = path.read_text()
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except ValueError:
-        return {"text": text[-2000:]}
+        found = None
+    return found if isinstance(found, dict) else {"text": text[-2000:]}
 
 
-def _keep(out: Path, part: str, path: Path, run: str, facts: Mapping[str, Any]) -> None:
-    save(out / f"{part}.json", {"part": part, **facts, **told(path, run)})
-    bundle = out / "lineage.bundle"
-    subprocess.run(
-        ["git", "--git-dir", str(path), "bundle", "create", "--quiet", str(bundle), "--all"],
-        check=False,
-    )
+def _keep(out: Path, part: str, run: str, facts: Mapping[str, Any]) -> None:
+    _bundle(out)
+    lineage = Lineage.open(out / LINEAGE)
+    if run in lineage.runs():
+        known = told(lineage, run)
+    else:
+        known = {"run": run, "attempts": [], "why": last_line(out / f"{part}.log")}
+    save(out / f"{part}.json", {"part": part, **facts, **known})
 
 
-def told(path: Path, run: str) -> dict[str, Any]:
+def last_line(path: Path) -> str:
+    """What a program said at last."""
+    return next((line for line in reversed(path.read_text().splitlines()) if line.strip()), "")
+
+
+def _bundle(out: Path) -> None:
+    """The whole lineage in one file, with every sample of every attempt."""
+    words = ["git", "--git-dir", str(out / LINEAGE), "bundle", "create", "--quiet"]
+    subprocess.run([*words, str(out / "lineage.bundle"), "--all"], check=False)
+
+
+def told(lineage: Lineage, run: str) -> dict[str, Any]:
     """Everything that the lineage knows of a run, as plain data."""
-    lineage = Lineage.open(path)
     facts = lineage.run_facts(run)
     workloads = find_task(facts["Task"]).select(facts["Workloads"])
     attempts = lineage.attempts(run)
@@ -118,7 +167,7 @@ def told(path: Path, run: str) -> dict[str, Any]:
 
 def _row(attempt: Attempt, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     facts = attempt.trailers
-    keep = ("Score-interval", "Gain", "Level", "Hidden", "Device", "Tflops", "Artifact", "Session")
+    keep = ("Score-kind", "Score-interval", "Level", "Hidden", "Device", "Tflops", "Artifact")
     return {
         "number": attempt.number,
         "commit": attempt.commit,
@@ -201,8 +250,8 @@ def rank_correlation(data: Mapping[str, Any]) -> dict[str, Any]:
             groups[mask] = [n for n in names if f"-{mask}-" in n]
         for group, of in groups.items():
             if of:
-                mean = (math.fsum(x[n] for n in of) / len(of) for x in (static, seen))
-                pairs.setdefault(group, []).append(tuple(mean))
+                x, y = (math.fsum(gains[n] for n in of) / len(of) for gains in (static, seen))
+                pairs.setdefault(group, []).append((x, y))
     return {g: {"n": len(p), "spearman": _spearman(p)} for g, p in pairs.items()}
 
 

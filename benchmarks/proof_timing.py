@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
 
-from proof_ground import Ground, raw, relabelled, say
+from proof_ground import Ground, plain, raw, relabelled, say
 
 from avo_cute.bench import Bench
 from avo_cute.decision import Case, compare, decide, screen
@@ -57,7 +57,8 @@ def aa(ground: Ground, processes: int = PROCESSES, effort: Effort = ALIKE) -> di
         ground.save("aa", {"processes": [raw(r) for r in results]})
     found = calibrate([r.samples for r in results])
     ground.rig.calibrations |= {gpu.name: found for gpu in ground.rig.gpus}
-    return {"processes": [raw(r) for r in results]}
+    told: dict[str, Any] = plain({"processes": [raw(r) for r in results]})
+    return told
 
 
 def null_comparisons(processes: Processes, count: int = COMPARISONS) -> list[dict[str, Any]]:
@@ -176,7 +177,7 @@ def seen_delay(found: Any) -> dict[str, Any]:
 
 def table(ground: Ground, effort: Effort = TABLE_EFFORT) -> dict[str, Any]:
     """Seed and baselines in the same rounds, on the public workloads of every group."""
-    groups = {w.groups[0]: [] for w in ground.task.workloads}
+    groups: dict[str, list[Workload]] = {w.groups[0]: [] for w in ground.task.workloads}
     for w in ground.task.workloads:
         groups[w.groups[0]].append(w)
     default = ground.task.settings.default_group
@@ -208,7 +209,7 @@ def row(ground: Ground, workload: Workload, samples: Sequence[Samples]) -> dict[
             seconds = {arm: _counted(s.times[arm], s.void) for arm in s.times}
             told[s.mode] = {
                 "seconds": seconds,
-                "tflops": {a: tflops(flops, t) for a, t in seconds.items() if t > 0},
+                "tflops": {arm: tflops(flops, t) for arm, t in seconds.items() if t > 0},
                 "mhz": {arm: _counted(s.clocks[arm], s.void) for arm in s.clocks},
                 "rounds": s.void.count(""),
             }
@@ -277,4 +278,5 @@ def limits(ground: Ground, changed: Mapping[str, bytes], title: str) -> dict[str
 def _level(began: float, ended: float, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     timed, busy = (math.fsum(c[key] for c in calls) for key in ("timed_s", "busy_s"))
     told = {"wall_s": ended - began, "processes": len(calls), "timed_s": timed}
+    told["after_s"] = ended - max((c["ended"] for c in calls), default=ended)
     return told | {"busy": busy / timed if timed else math.nan, "calls": list(calls)}

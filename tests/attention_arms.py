@@ -36,6 +36,12 @@ def cubic(x):
     return torch.where(x < -126, 0.0, torch.ldexp(poly, whole))
 
 
+def times_reciprocal(o, total):
+    """o / total the way GPUs do it: a reciprocal that is too small for a normal number is 0."""
+    reciprocal = 1 / total
+    return o * reciprocal.masked_fill(reciprocal.abs() < torch.finfo(o.dtype).tiny, 0.0)
+
+
 @dataclass(frozen=True)
 class Flash:
     """An `Arm`: `bind` gives a launch that writes O and the log-sum-exp."""
@@ -49,6 +55,8 @@ class Flash:
     round_p: Callable = nearest
     exp2: Callable = torch.exp2
     skip: Callable = lambda keys: keys < 0  # mask over key indices
+    ignored: float = math.inf  # log2 by which a tile must lie below the maximum to be left out
+    divide: Callable = torch.div
     scale: Callable = lambda params: params.get("scale", params["head_dim"] ** -0.5)
     before: Callable = nothing
     after: Callable = nothing
@@ -79,12 +87,13 @@ class Flash:
             s = s.masked_fill(hidden, -math.inf)
             new = self.next_maximum(m, s.amax(-1, keepdim=True))
             anchor = new.masked_fill(new == -math.inf, 0.0)
+            s = s.masked_fill(new - s.amax(-1, keepdim=True) > self.ignored, -math.inf)
             shrink = torch.exp2(m - anchor) if self.maximum else torch.ones_like(m)
             p = self.exp2(s - anchor)
             total = total * shrink + p.sum(-1, keepdim=True)
             o = o * shrink + self.round_p(p) @ v[:, :, keys]
             m = new
-        o = o / total.masked_fill(total == 0, 1.0)
+        o = self.divide(o, total.masked_fill(total == 0, 1.0))
         lse = (m + total.log2()).squeeze(-1) * math.log(2)
         return o.transpose(1, 2), lse
 

@@ -87,3 +87,37 @@ def attack(judge):
         return judge({KERNEL: kernel_source() + "\n\n" + code}, **settings)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def libraries(softmax_bench, tmp_path_factory):
+    """The library that the public workload of each edit in `simulated_rig` ends in."""
+    from .simulated_rig import EDITS, library_of, source
+
+    found = {}
+    for name in EDITS:
+        folder = tmp_path_factory.mktemp("edit") / "tree"
+        verdict = evaluate(write_candidate(folder, {KERNEL: source(name)}), softmax_bench, None)
+        found[name] = library_of(verdict.objects["softmax-2k"])
+    assert len(set(found.values())) == len(EDITS)
+    return found
+
+
+@pytest.fixture(scope="session")
+def begin_run(softmax_bench):
+    """begin_run(lineage, rig, names, width) -> a new run, an operator that proposes these edits,
+    and what the run says."""
+    from avo_cute.operators import OneByOne
+    from avo_cute.plan import init, seed_of
+    from avo_cute.run import Run
+
+    from .simulated_rig import Events, Scripted
+
+    def begin(path, rig, names, width=1):
+        task = find_task("softmax")
+        lineage, events = init(path, task, seed_of(task)), Events()
+        bench = replace(softmax_bench, rig=rig, width=width)
+        run = Run(lineage, bench, "r", "softmax-2k", events, lineage.seed("softmax"))
+        return run, OneByOne(Scripted(names)), events
+
+    return begin

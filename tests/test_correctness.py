@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.attention_arms import Flash, cubic, fp8, toward_zero
+from tests.attention_arms import Flash, cubic, fp8, times_reciprocal, toward_zero
 
 from avo_cute.measure.compare import FACTOR
 from avo_cute.measure.correctness import (
+    RUNS,
     ArmFault,
     ReferenceFault,
     check_point,
@@ -297,6 +298,41 @@ def test_only_logits_that_climb_along_the_walk_expose_a_lost_maximum(kernel, wal
     assert walk == "climb-late" or "climb-early" in REFERENCE.FEW
 
 
+LONG = point("long", 1, 520, 1025, 2, 2)
+LONG_CAUSAL = point("long causal", 1, 577, 577, 2, 1, causal=True)
+
+
+@pytest.mark.parametrize("draw", [1, 2])
+@pytest.mark.parametrize("where", [LONG, LONG_CAUSAL], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    ("kernel", "family"),
+    [
+        (Flash(ignored=12.0, tile=128), "plateau"),  # each key is small, all are not
+        (Flash(ignored=12.0, tile=128, forwards=True), "plateau"),
+        (Flash(ignored=16.0), "plateau"),
+        (Flash(lazy=126.0, divide=times_reciprocal), "climb-early"),
+        (Flash(lazy=120.0, divide=times_reciprocal), "climb-early"),  # a sum of many overflows
+    ],
+)
+def test_what_shows_only_in_sums_of_many_keys_is_seen_by_a_family(kernel, family, where, draw):
+    assert failure(kernel, where, family, draw=draw)
+    assert not failure(kernel, where, "normal", draw=draw)
+    assert family in REFERENCE.FEW
+
+
+def test_small_keys_dropped_from_p_alone_are_seen():
+    """The log-sum-exp stays right, and so does the sum."""
+    right, short = Flash(), Flash(ignored=12.0)
+
+    def change(params, inputs, outputs):
+        out, lse = short.attention(params, *inputs)
+        outputs[0].copy_(out * (lse - outputs[1]).exp().transpose(1, 2)[..., None])
+
+    kernel = replace(right, after=change)
+    assert "of out" in failure(kernel, LONG, "plateau")
+    assert not failure(kernel, LONG)
+
+
 @pytest.mark.parametrize("value", [1e-3, float("-inf")])
 def test_rows_without_keys_are_exact(value):
     index = 0 if value == 1e-3 else 1
@@ -346,6 +382,55 @@ def peek(params, inputs, outputs):
 def test_properties_catch_what_is_too_small_for_numbers(kernel, where, broken):
     assert not failure(kernel, where)
     assert broken_properties(kernel, where) == {broken}
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """Writes output `index` only where `where(held)` says so of what the outputs held."""
+
+    index: int
+    where: object
+    name: str = "keeps"
+
+    def bind(self, params, inputs, outputs):
+        def launch():
+            held, old = [x.clone() for x in outputs], outputs[self.index].clone()
+            Flash().bind(params, inputs, outputs)()
+            if not self.where(held, outputs):
+                outputs[self.index].copy_(old)
+
+        return launch
+
+
+@pytest.mark.parametrize(
+    ("index", "where"),
+    [
+        (0, lambda held, new: held[1].isnan().any()),  # poison is recognised
+        (1, lambda held, new: held[0].isnan().any()),
+        (0, lambda held, new: not torch.equal(held[1], new[1])),  # or what is right already
+        (1, lambda held, new: not torch.equal(held[0], new[0])),
+    ],
+    ids=["out-poison", "lse-poison", "out-right", "lse-right"],
+)
+def test_results_must_not_depend_on_what_the_outputs_held(index, where):
+    kernel = Keeps(index, where)
+    assert not failure(kernel)
+    assert broken_properties(kernel, FULL) == {f"{RUNS} runs"}
+
+
+def test_outputs_that_are_added_to_are_seen():
+    """Right over zeros; here on poison it is not even finite."""
+
+    def start(params, inputs, outputs):
+        outputs[0].nan_to_num_(nan=0.0)
+        start.held = outputs[0].clone()
+
+    def add(params, inputs, outputs):
+        outputs[0].add_(start.held)
+
+    kernel = Flash(before=start, after=add)
+    assert not failure(kernel)
+    assert f"{RUNS} runs" in broken_properties(kernel, FULL)
 
 
 def test_properties_catch_arithmetic_without_a_reference():

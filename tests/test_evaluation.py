@@ -149,7 +149,9 @@ def test_what_the_incumbent_does_wrong_is_not_the_candidates():
 def test_a_delay_is_seen_as_what_it_is(delay):
     result = ended(request(delay=delay, effort=replace(EFFORT, rounds=15, families="none")))
     (public,) = (s for s in result.samples if s.role == "public")
-    mine, theirs = (sorted(public.times[a])[len(public.times[a]) // 2] for a in ("candidate", "incumbent"))
+    mine, theirs = (
+        sorted(public.times[a])[len(public.times[a]) // 2] for a in ("candidate", "incumbent")
+    )
     assert mine / theirs - 1 == pytest.approx(delay, abs=0.003)
 
 

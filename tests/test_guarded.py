@@ -56,6 +56,18 @@ def test_unwritten_elements_are_counted_until_poison_returns():
     assert mine.unwritten() == [30, 7, 16] and third.isnan().all()
 
 
+def test_rubbish_is_finite_differs_from_time_to_time_and_leaves_the_guards():
+    mine = outputs()
+    mine.rubbish(1)
+    before = [x.clone() for x in mine.tensors]
+    assert all(x.isfinite().all() and x.std() > 0.1 for x in before)
+    assert mine.intact() and mine.unwritten() == [0, 0, 0]
+    mine.rubbish(2)
+    assert not any(map(torch.equal, before, mine.tensors))
+    mine.rubbish(1)
+    assert all(map(torch.equal, before, mine.tensors))
+
+
 def test_inputs_keep_values_strides_and_order():
     plain = torch.randn(3, 4, 8).to(torch.bfloat16)
     turned = torch.randn(4, 3, 8).transpose(0, 1)

@@ -8,7 +8,18 @@ import pytest
 ROOT = Path(__file__).parent.parent / "engine" / "avo_cute"
 LAYERS = {
     0: {"errors", "records", "config", "trailers", "stats", "decision", "tomlfile", ""},
-    1: {"repo", "seed", "lineage", "history", "runs", "runlock", "calibrations", "workspace", "globs", "treefiles"},
+    1: {
+        "repo",
+        "seed",
+        "lineage",
+        "history",
+        "runs",
+        "runlock",
+        "calibrations",
+        "workspace",
+        "globs",
+        "treefiles",
+    },
     2: {
         "task",
         "target",

@@ -1,71 +1,18 @@
 """The measured score from candidate to verdict: real builds, a rig whose GPU is simulated."""
 
 import json
-import random
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from avo_cute.measure.request import Finding, Result
-from avo_cute.records import Samples, Status
+from avo_cute.measure.request import Result
+from avo_cute.records import Status
 from avo_cute.score import evaluate, standing_of
-from avo_cute.stats import Calibration
 
 from .conftest import KERNEL, kernel_source, write_candidate
+from .simulated_rig import SimulatedRig
 
-FLOOR_S, SEED_S = 1e-5, 1e-4
 CHANGED = '"rows_per_cta": 1', '"rows_per_cta": 2'
-
-
-@dataclass
-class SimulatedRig:
-    """Answers like a GPU on which the candidate takes 1/`gain` of the incumbent's time."""
-
-    gain: float = 1.0
-    hidden_gain: float = 1.0
-    calibration: Calibration | None = Calibration((0.0002, -0.0003, 0.0001), 0.002)
-    endings: dict[int, Result] = field(default_factory=dict)  # by number of the process
-    asked: list = field(default_factory=list)
-    voided: str = ""
-    trailer = "measure: simulated"
-
-    def link(self, objects):
-        return {
-            name: f"{sha256(Path(p).read_bytes()).hexdigest()}.so" for name, p in objects.items()
-        }
-
-    def measure(self, request):
-        self.asked.append(request)
-        if (ending := self.endings.get(len(self.asked))) is not None:
-            return ending
-        rng = random.Random(request.seed)
-        samples = tuple(
-            self._samples(request, p, rng) for p in request.points if p.role != "correctness-only"
-        )
-        finding = Finding("softmax-2k", "normal", 0.4, "relative error of out", 1e-3, 1e-3)
-        facts = {"device": "Simulated GPU", "driver": "1.0"}
-        return Result(samples=samples, findings=(finding,), facts=facts, busy_s=0.8, timed_s=1.0)
-
-    def held(self):
-        return nullcontext()
-
-    def close(self):
-        pass
-
-    def _samples(self, request, point, rng):
-        gain = self.hidden_gain if point.role == "hidden" else self.gain
-        times = {}
-        arms = [a for a in ("candidate", "incumbent", "seed") if a in request.kernels]
-        rounds = request.effort.rounds
-        for arm in arms:
-            mean = SEED_S / gain if arm == "candidate" else SEED_S
-            times[arm] = tuple(mean * rng.lognormvariate(0, 0.001) for _ in range(rounds))
-        clocks = {arm: (1500.0,) * rounds for arm in arms}
-        void = (self.voided,) * rounds
-        return Samples(point.name, point.role, "sustained", request.seed, times, clocks, void)
 
 
 @pytest.fixture

@@ -127,8 +127,26 @@ def test_climbing_logits_overflow_without_a_running_maximum():
     for family, way in (("climb-early", -1), ("climb-late", 1)):
         scores, _ = logits(family, attention(40, 512, head_dim=128))
         steps = scores.unflatten(-1, (-1, 64)).amax(-1).diff(dim=-1) * way
-        assert (steps > 0).all()
-        assert (steps.sum(-1).max() > 150) and (steps.sum(-1).min() > 40)
+        assert (steps > -1).all() and (steps[..., 2:5] > 0).all()  # flat at both ends
+        octaves = (scores[..., 0] - scores[..., -1]) * -way / math.log(2)
+        assert (octaves.max() > 216) and (octaves.min() > 72)
+        assert ((octaves > 118) & (octaves < 126)).double().mean() > 0.1  # near fp32's end
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_plateau_weighs_something_in_rows_whose_dominant_key_is_first_or_last(causal):
+    params = attention(800, 1000, head_dim=128, causal=causal)
+    scores, _ = logits("plateau", params)
+    if causal:
+        scores = scores.masked_fill(~torch.ones(800, 1000).tril(200).bool(), -math.inf)
+    top, rest = scores.topk(2, dim=-1).values.unbind(-1)
+    assert ((top - rest) / math.log(2) > 12).double().mean() > 0.9
+    others = 1 - scores.softmax(-1).amax(-1)
+    assert (others > 2e-3).all() and (others > 0.02).double().mean() > 0.5
+    assert 0.4 < (scores.argmax(-1) == 0).double().mean() < 0.7
+    last = torch.arange(800) + 201 if causal else torch.full((800,), 1000)
+    near = scores.argmax(-1) + 1 >= last - 800 // 7 - 1
+    assert near.double().mean() > 0.4
 
 
 def test_one_key_in_each_tile_is_decisive_for_some_queries():
@@ -211,6 +229,8 @@ def test_odd_shapes_of_attention(group):
         assert any(p["seqlen_q"] < p["seqlen_k"] for p in mine)
         assert any(p["seqlen_k"] % 8 for p in mine)
         assert {p["batch"] for p in mine} >= {1, 9} and min(p["kv_heads"] for p in mine) == 1
+        assert max(p["batch"] for p in mine) > 32 < max(p["kv_heads"] for p in mine)
+        assert any(p["kv_heads"] > 16 and p["seqlen_k"] > 128 for p in mine)
     ratios = {p["heads"] // p["kv_heads"] for p in points}
     assert {3, 6} <= ratios and {p["head_dim"] for p in points} == {64, 96, 128}
 

@@ -10,12 +10,13 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from avo_cute import sandbox
-from avo_cute.errors import MachineFailed
+from avo_cute.errors import MachineFailed, Stopped
 from avo_cute.sandbox import Limits, seccomp
 
 
@@ -411,6 +412,8 @@ def test_where_landlock_cannot_keep_signals_in_the_filter_does(tmp_path):
         "cwd": "/",
         "started": started,
         "limits": [1 << 33, 60, 1 << 20],
+        "nice": 0,
+        "privileged": False,
     }
     argv = [sys.executable, "-I", "-S", str(sandbox.CONFINE), json.dumps(spec)]
     done = subprocess.run(
@@ -628,17 +631,12 @@ def test_an_interrupted_engine_leaves_nothing(layer, tmp_path):
 
 
 def test_kill_all_ends_what_runs_in_other_threads(confined):
-    results = []
-    thread = threading.Thread(
-        target=lambda: results.append(confined("import time; time.sleep(60)"))
-    )
-    thread.start()
-    time.sleep(0.5)
-    sandbox.kill_all()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert results[0].returncode != 0
-    assert results[0].wall_s < 10
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(confined, "import time; time.sleep(60)")
+        time.sleep(0.5)
+        sandbox.kill_all()
+        with pytest.raises(Stopped):
+            running.result(timeout=10)
 
 
 def test_open_descriptors_do_not_leak_in(confined, tmp_path):

@@ -1,7 +1,7 @@
 """Calibrations: what machines make of equal kernels, kept in the lineage beside the attempts.
 
-`refs/calibrations/<task>-<how many workloads>/<gpu>` leads to a commit whose tree holds the numbers and the
-raw samples; a new calibration has the one before as its parent.
+`refs/calibrations/<task>-<how many workloads>/<gpu>` leads to a commit whose tree holds the numbers
+and the raw samples; a new calibration has the one before as its parent.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
     │   ├── BadInput             an option, a file, a revision that is not what it should be
     │   └── Busy                 another run holds the lineage
     └── MachineFailed  exit 3    this machine failed (disk full, sandbox missing, git broken)
+        └── Stopped              what was running was killed because nobody waits for it
 
 A failing candidate is never an exception: it is a `Verdict` with a status.
 Usage errors (exit 2) are click's own.
@@ -33,3 +34,7 @@ class MachineFailed(AvoError):
     """This machine, not the candidate, is at fault. Never evidence about a candidate."""
 
     exit_code = 3
+
+
+class Stopped(MachineFailed):
+    """A child was killed because the engine ends; never tried again."""

@@ -26,18 +26,18 @@ from .measure.rig import Rig, fresh_seed
 from .records import Failure, Status, Verdict, Workload
 from .sanitize import sanitize
 from .stats import Calibration, inert_note
-from .summary import summary
+from .summary import floors, summary
 
 Export = Callable[[str, Path], None]
 Kernels = Mapping[str, Mapping[str, Path]]  # arm -> workload -> object
 
-SCREENING = Effort(warm_s=0.15, rounds=5, families="few", large=False)
+SCREENING = Effort(warm_s=0.15, rounds=12, families="few", large=False)
 CONFIRMING = Effort(warm_s=0.4, rounds=20, families="none", large=False)
 FIRST = replace(CONFIRMING, families="all", large=True)  # of the commit level: all correctness
 HIDDEN_COUNT = 4
 CONTROL_BELOW = 1.02  # gains under 2 % get inert rebuilds of both sides beside them
 SCREENED_CHECKS = 5  # correctness-only workloads per class in screening
-UNMEASURED = Calibration((0.001 / 3,) * 3, 0.001)  # before a machine is calibrated: margin 0.1 %
+UNMEASURED = Calibration((0.01 / 3,) * 3, 0.001)  # a machine without calibration: margin 1 %
 
 
 def measure(
@@ -150,6 +150,7 @@ class Trial:
         same = self.standing.seed.tree == self.standing.incumbent.tree
         return Case(
             public=tuple(w.name for w in self.bench.workloads),
+            floors={name: f.impossible for name, f in floors(self.bench).items()},
             baseline="incumbent" if same else "seed",
             seed=fresh_seed() % 2**32,
         )

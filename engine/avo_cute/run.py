@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -68,7 +69,7 @@ class Run:
         self.seen = {
             a.trailers["Artifact"]: (a.number, a.status)
             for a in reversed(attempts)
-            if a.number and "Artifact" in a.trailers
+            if a.number and "Artifact" in a.trailers and a.status is not Status.INFRA_ERROR
         }
         seed = self.lineage.seed(self.bench.task.name)
         head = self._start or self.lineage.head(self.name)
@@ -128,15 +129,15 @@ class Run:
         """Judge a tree and record it; may be called from several threads.
 
         What would be accepted, but was compared with an incumbent that has been beaten meanwhile,
-        is judged again, against the new one.
+        is judged again, against the new one; likewise if its objects have got a verdict meanwhile.
         """
-        self.begun += 1
         while True:
             standing = self.standing
             verdict = judge_tree(self.lineage.repo, tree, self.bench, standing)
             with self._recording:
                 accepted = verdict.status is Status.ACCEPTED
-                if accepted and standing is not self.standing:
+                stale = standing is not self.standing or verdict.artifact in self.seen
+                if accepted and stale:
                     continue
                 parent = self.lineage.head(self.name) if accepted else parent
                 return self.record(parent, tree, proposal, verdict, operator), verdict
@@ -149,7 +150,7 @@ class Run:
         origin = self._origin(number, parent, operator)
         attempt = self._record(parent, tree, proposal, verdict, origin)
         self.done += 1
-        if verdict.artifact:
+        if verdict.artifact and verdict.status is not Status.INFRA_ERROR:
             self.seen.setdefault(verdict.artifact, (number, verdict.status))
         if verdict.status is Status.ACCEPTED:
             self._advance(attempt, verdict)
@@ -232,6 +233,10 @@ class OpenSession:
 
     def evaluate(self, proposal: Proposal) -> Attempt:
         """Judge and record what is in the workspace now."""
+        return self.prepare(proposal)()
+
+    def prepare(self, proposal: Proposal) -> Callable[[], Attempt]:
+        """What is in the workspace now, as a candidate; it counts as begun."""
         run, settings = self.run, self.run.bench.task.settings
         with self._workspace:
             self._write(proposal.files)
@@ -243,8 +248,12 @@ class OpenSession:
                 settings.max_file_bytes,
             ).tree
             self._begun += 1
-        run.watch.phase(f"evaluating: {proposal.subject}")
-        attempt, verdict = run.attempt(self.commit, tree, proposal, self.operator)
+            run.begun += 1
+        return partial(self._judge, tree, proposal)
+
+    def _judge(self, tree: str, proposal: Proposal) -> Attempt:
+        self.run.watch.phase(f"evaluating: {proposal.subject}")
+        attempt, verdict = self.run.attempt(self.commit, tree, proposal, self.operator)
         self.tried.append(attempt)
         told = {"proposed": proposal.subject, "why": proposal.body, "attempt": attempt.number}
         self._transcript.append(

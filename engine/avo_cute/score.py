@@ -22,7 +22,7 @@ from .build import Source
 from .build.analyse import ClassResult, judge_class
 from .build.audit import signals
 from .build.toolchain import toolchain
-from .errors import MachineFailed
+from .errors import MachineFailed, Stopped
 from .knobs import read
 from .measured import Export, measure
 from .records import Artifact, Failure, Status, Target, Verdict
@@ -163,6 +163,8 @@ def judge_tree(repo: Repo, tree: str, bench: Bench, standing: Standing | None) -
         source = Source(tree, Path(folder))
         try:
             return evaluate(source, bench, standing, export)
+        except Stopped:
+            raise
         except MachineFailed:
             return evaluate(source, bench, standing, export)
 

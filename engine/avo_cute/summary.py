@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .decision import Ruling
-from .measure.floor import floor
+from .measure.floor import Floor, floor
 from .measure.request import Finding, Result
 from .records import Measured, Samples
 from .stats import median
@@ -35,7 +35,7 @@ def summary(results: Sequence[Result], ruling: Ruling | None, level: str, bench:
         seconds=_medians(samples, "sustained"),
         cold=_medians(samples, "cold"),
         flops={w.name: float(bench.task.reference.flops(w.params)) for w in bench.workloads},
-        floor=_floors(bench),
+        floor={name: f.seconds for name, f in floors(bench).items()},
         gain=told.gain,
         score=told.score,
         workloads=told.workloads,
@@ -66,11 +66,12 @@ def _medians(samples: Sequence[Samples], mode: str) -> dict[str, float]:
     return {name: median(values) for name, values in times.items() if values}
 
 
-def _floors(bench: Bench) -> dict[str, float]:
+def floors(bench: Bench) -> dict[str, Floor]:
+    """The physical limits of the public workloads."""
     multiplies = bool(bench.task.settings.audit.matrix.get(bench.target.family))
     reference = bench.task.reference
     return {
-        w.name: floor(reference, w.params, bench.target, multiplies=multiplies).seconds
+        w.name: floor(reference, w.params, bench.target, multiplies=multiplies)
         for w in bench.workloads
     }
 

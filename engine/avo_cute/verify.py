@@ -70,7 +70,7 @@ class Verification:
 def verify_once(
     rev: str, against: str | None, wanted: Wanted, spread: Spread, watch: Watch
 ) -> tuple[Bench, Verification]:
-    """Verify an attempt or a seed, against its parent or `against`; writes nothing.
+    """Verify an attempt or a seed, against its parent or `against`, and keep that as a note.
 
     Raises `MachineFailed` where this machine cannot say.
     """
@@ -79,19 +79,27 @@ def verify_once(
     attempt = lineage.attempt(lineage.resolve(rev, run))
     base = lineage.resolve(against, run) if against else attempt.parent or attempt.commit
     bench = _bench(attempt, wanted, spread, watch)
-    with closing(bench), tempfile.TemporaryDirectory(prefix="avo-cute-verify-") as folder:
+    with closing(bench):
+        found = verify(lineage, attempt, base, bench, watch)
+    keep(lineage, bench, found)
+    return bench, found
+
+
+def verify(
+    lineage: Lineage, attempt: Attempt, base: str, bench: Bench, watch: Watch
+) -> Verification:
+    """Rebuild an attempt and, on a bench that measures, compare it with the commit `base`."""
+    with tempfile.TemporaryDirectory(prefix="avo-cute-verify-") as folder:
         fresh = replace(bench, cache=Path(folder) / "first")
         watch.phase(f"rebuilding {attempt.commit[:10]} with an empty cache")
-        rebuilt = judge_tree(lineage.repo, attempt.tree, fresh, None)
-        twin = rebuilt
+        rebuilt = twin = verdict = judge_tree(lineage.repo, attempt.tree, fresh, None)
         if "Artifact" not in attempt.trailers:
             watch.phase("and once more: no artifact is recorded")
             second = replace(bench, cache=Path(folder) / "second", rig=None)
             twin = judge_tree(lineage.repo, attempt.tree, second, None)
-        verdict = rebuilt
         if rebuilt.estimates:
             verdict = _judged_again(lineage, attempt, base, (bench, fresh), watch)
-    return bench, conclude(lineage, attempt, base, bench, (rebuilt, twin, verdict))
+    return conclude(lineage, attempt, base, bench, (rebuilt, twin, verdict))
 
 
 def _bench(attempt: Attempt, wanted: Wanted, spread: Spread, watch: Watch) -> Bench:
@@ -158,8 +166,8 @@ def conclude(
     return replace(start, why=why, remarks=remarks)
 
 
-def keep(lineage: Lineage, bench: Bench, found: Verification) -> str:
-    """Add the verification to the notes of its commit; returns what was added."""
+def keep(lineage: Lineage, bench: Bench, found: Verification) -> None:
+    """Add the verification to the notes of its commit."""
     verdict, measured = found.verdict, found.verdict.measured
     facts = {
         "Verified": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -181,7 +189,6 @@ def keep(lineage: Lineage, bench: Bench, found: Verification) -> str:
     text = "\n".join([*lines, *(f"Remark: {_one_line(r)}" for r in found.remarks)]) + "\n"
     before = lineage.read_note(found.attempt.commit)
     lineage.write_note(found.attempt.commit, f"{before.rstrip()}\n\n{text}" if before else text)
-    return text
 
 
 def _one_line(text: str) -> str:

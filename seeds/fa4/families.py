@@ -17,8 +17,10 @@ _MEANING = {
     "equal": "equal keys: O = mean(V), small numbers that are sums of large ones",
     "dominant-late": "ever larger keys towards the end of the row: the last tile or block lost",
     "climb-early": "logits climb by up to 200 towards earlier keys, the way FlashAttention walks: "
-    "no running maximum, no rescaling, a threshold that lets exponentials overflow",
+    "no running maximum, no rescaling, a threshold that lets exponentials or their sum overflow",
     "climb-late": "and towards later keys: the same for a walk the other way",
+    "plateau": "one dominant key, the rest equally far below it: each is small, all together are "
+    "not; keys or tiles dropped for being small",
     "negative": "stretches of keys at -300, and rows whose every logit is near -200",
     "ternary": "-1, 0 and 1 with exact zeros, whole rows of them: 0·∞, ties, a sum of nothing",
     "small-q-large-k": "q/128, 128·k: a narrower type or a scale folded into the wrong operand",
@@ -28,9 +30,10 @@ _MEANING = {
     "scale": "another scale than 1/sqrt(head_dim), given in params: a scale that is assumed",
 }
 FAMILIES = tuple(_MEANING)
-FEW = ("normal", "climb-early", "one-sign", "decisive", "strided")
+FEW = ("normal", "climb-early", "plateau", "one-sign", "decisive", "strided")
 
 _TILE = 64  # divides the tiles of keys that kernels walk over
+_STRETCHES = 8  # of queries, one of them scattered: each has its own dominant key ("plateau")
 
 
 def case(params, family, seed, device):
@@ -152,12 +155,17 @@ def _dominant_late(q, k, v, g, params):
 
 
 def _climb(q, k, g, ramp):
-    """Logits that climb with `ramp` (0 to 1 over the keys) by 60 to 200, depending on the row."""
+    """Logits that climb with `ramp` (0 to 1 over the keys) by 60 to 200, depending on the row.
+
+    Half of the rows end near 2^127, the end of fp32, with a quarter of all keys up there: a maximum
+    that is nearly reached only once leaves sums that overflow or have no reciprocal.
+    """
     import torch
 
     q.mul_(0.25)
     k.mul_(0.25)
-    steep = 3 + 7 * torch.rand(q.shape[1], generator=g, device=g.device)
+    any_, near, coin = torch.rand(3, q.shape[1], generator=g, device=g.device)
+    steep = torch.where(coin < 0.5, 3 + 7 * any_, 4 + 0.5 * near)  # 20 times: 115 to 130 octaves
     _logits(q, k, g, steep, 20 * ramp)
 
 
@@ -167,6 +175,37 @@ def _climb_early(q, k, v, g, params):
 
 def _climb_late(q, k, v, g, params):
     _climb(q, k, g, _ramp(k))
+
+
+def _plateau(q, k, v, g, params):
+    """Ordinary keys have logits near 0 and values near 1, a row's one dominant key has a logit of
+    9 or more (13 octaves) and values near -1. All that a row sees beside it together has from
+    0.4 % of its weight, where that logit is largest, up to a few times its weight.
+
+    A row's dominant key is the first of all or the last that all of its stretch of queries see:
+    whichever way a kernel walks, in half of the rows it meets it before it meets the others.
+    """
+    import torch
+
+    sq, sk, d = q.shape[1], k.shape[1], q.shape[3]
+    where = {"generator": g, "device": g.device}
+    rows = torch.arange(sq, device=g.device)
+    sees = (rows + sk - sq + 1 if params["causal"] else torch.full_like(rows, sk)).clamp(min=1)
+    stretch = 1 + rows * (_STRETCHES - 1) // sq
+    stretch[torch.rand(sq, **where) < 0.5] = 0
+    starts = torch.arange(_STRETCHES - 1, device=g.device) * sq // (_STRETCHES - 1)
+    at = torch.cat((starts.new_zeros(1), sees[starts] - 1))
+    highest = (sees.log() + 5.5).clamp(min=9.5)
+    logit = 9 + (highest - 9) * torch.rand(sq, **where)
+    q.mul_(0.25)
+    k.mul_(1 / 32)
+    of = torch.arange(d, device=g.device) % _STRETCHES  # each stretch has coordinates of its own
+    size = (d**0.25) * (d / _STRETCHES) ** -0.5
+    q.add_(((of == stretch[:, None]) * (size / 2 * logit)[:, None])[:, None].to(q.dtype))
+    v.add_(1)
+    for n, key in enumerate(at.tolist()):
+        k[:, key] += (of == n).to(k.dtype) * (2 * size)
+    v[:, at.unique()] -= 2
 
 
 def _negative(q, k, v, g, params):
@@ -215,9 +254,10 @@ def _logits(q, k, g, of_queries, of_keys):
 
 
 def _ramp(k):
+    """From 0 to 1 over the keys, flat in the first and the last quarter."""
     import torch
 
-    return torch.linspace(0, 1, k.shape[1], device=k.device)
+    return (2 * torch.linspace(0, 1, k.shape[1], device=k.device) - 0.5).clamp(0, 1)
 
 
 _CHANGES = {
@@ -229,6 +269,7 @@ _CHANGES = {
     "dominant-late": _dominant_late,
     "climb-early": _climb_early,
     "climb-late": _climb_late,
+    "plateau": _plateau,
     "negative": _negative,
     "ternary": _ternary,
     "small-q-large-k": _small_q_large_k,

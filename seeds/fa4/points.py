@@ -29,6 +29,8 @@ _ODD_SHAPES = (
     (7, 520, 520, 5),  # more tiles than SMs, by a part of a wave
     (2, 1023, 1025, 1),
     (1, 130, 33001, 1),  # keys beyond 32,768
+    (1, 131, 149, 35),  # heads beyond 32 …
+    (37, 65, 70, 1),  # … and batch elements
 )
 _OTHER_SHAPES = ((2, 191, 193, 2), (8, 145, 63, 1), (1, 577, 577, 3))
 # Kernels next to the judged ones: (head_dim, ratio, which mask). 3 and 6 divide no tile.

@@ -1,14 +1,16 @@
 """The audit's rules on instructions, launches and facts; red-team files hold the whole objects."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from avo_cute.build.audit import audit, signals, unchecked_descriptors
+from avo_cute.build.budgets import registers_asked
 from avo_cute.build.elf import read_cubin, read_object
 from avo_cute.build.launch import Scalar, Tensor, launches
 from avo_cute.build.sass import Instruction, make_kernel
-from avo_cute.records import Facts
+from avo_cute.records import Facts, Launch
 from avo_cute.target import find_target
 from avo_cute.task import AuditLimits
 
@@ -149,6 +151,9 @@ def test_other_special_registers_pass(judged):
         ("block", {"block": (64, 1, 1)}),  # the kernel demands 128
         ("grid", {"grid": (0, 1, 1)}),
         ("grid", {"grid": (3, 1, 1), "cluster": (2, 1, 1)}),
+        ("launch", {"grid": (64, 1, 1), "cluster": (32, 1, 1)}),
+        ("launch", {"grid": (64, 64, 1), "cluster": (8, 4, 1)}),
+        ("launch", {"grid": (64, 1, 1), "cluster": (16, 1, 1), "target": "gb10"}),
         ("pdl", {"pdl": True, "attributes": (6,)}),
         ("launch", {"attributes": (2,)}),  # cooperative
         ("launch", {"kernel": "another"}),
@@ -161,6 +166,87 @@ def test_launches_that_do_not_fit_are_refused(judged, rule, changes):
 def test_the_limit_of_shared_memory_itself_passes(judged):
     assert judged(smem_bytes=227 * 1024) == {}
     assert set(judged(smem_bytes=99 * 1024 + 1, target="gb10")) == {"shared-memory"}
+
+
+@pytest.mark.parametrize("cluster", [(16, 1, 1), (2, 2, 2)])
+def test_the_largest_cluster_itself_passes(judged, cluster):
+    assert judged(grid=(64, 64, 64), cluster=cluster) == {}
+
+
+ROLES = """
+0 S2R R0, SR_TID.X
+1 SHF.R.U32.HI R1, RZ, 0x5, R0
+2 ISETP.GT.AND P0, PT, R1, 0x3, PT
+3 BAR.SYNC 0x0
+4 @P0 BRA 0x80
+5 USETMAXREG.DEALLOC.CTAPOOL {producer}
+6 LDC R1, c[0x0][0x210]
+7 EXIT
+8 USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {consumer}
+9 BRA.U !UP0, 0x80
+10 EXIT
+"""
+
+
+def roles(producer, consumer, changes=None):
+    """Four warps that set one budget, and any number of others."""
+    lines = dict(line.split(" ", 1) for line in ROLES.strip().splitlines()) | (changes or {})
+    listed = []
+    for number, text in lines.items():
+        guard = re.match(r"(@\S+) ", text)
+        opcode, _, operands = text.removeprefix(guard[0] if guard else "").partition(" ")
+        operands = operands.format(producer=producer, consumer=consumer)
+        address = 16 * int(number)
+        listed.append(Instruction(address, guard[1] if guard else "", opcode, operands))
+    return make_kernel("k", listed)
+
+
+WARPGROUPS = Launch("k", (1, 1, 1), (384, 1, 1), (1, 1, 1), 0, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({}, 128 * (24 + 2 * 240)),
+        ({"1": "MOV R1, R0"}, 32 * 24 + 11 * 32 * 240),  # the thread's number, not the warp's
+        ({"1": "LDG.E R1, desc[UR4][R2.64]"}, 384 * 24),  # nobody knows which way: the smaller one
+        ({"2": "@P3 ISETP.GT.AND P0, PT, R1, 0x3, PT"}, 384 * 24),
+        ({"3": "STRANGE R9, R8"}, 384 * 24),  # may have written anything
+        ({"3": "IADD3 R9, PT, PT, R9, R8, RZ"}, 128 * (24 + 2 * 240)),
+        ({"3": "ISETP.NE.AND P0, PT, R8, RZ, PT"}, 384 * 24),
+        ({"3": "@P3 EXIT"}, 0),  # a warp that may leave asks for nothing
+        ({"3": "PLOP3.LUT P0, PT, PT, PT, !P0, 0x80, 0x0"}, 128 * (2 * 24 + 240)),
+        ({"2": "UISETP.NE.U32.AND UP0, UPT, UR9, 0x8, UPT", "4": "BRA.U UP0, 0x80"}, 384 * 24),
+    ],
+    ids=str,
+)
+def test_registers_are_counted_where_it_is_certain_which_warp_asks(changes, asked):
+    assert registers_asked(roles("0x18", "0xf0", changes), WARPGROUPS) == asked
+    assert registers_asked(kernel(("FFMA", "R1, R2, R3")), WARPGROUPS) == 0
+
+
+@pytest.mark.parametrize(
+    ("registers", "block", "line"),
+    [
+        (168, (384, 1, 1), ""),  # 24 + 2 x 240 are 3 x 168
+        (161, (384, 1, 1), ""),  # given in steps of 8
+        (160, (384, 1, 1), "64512 registers in all and have 61440"),
+        (168, (256, 2, 1), "95232 registers in all and have 86016"),
+        (256, (384, 1, 1), "needs 98304 registers"),
+        (64, (1024, 1, 1), "ask for"),
+        (72, (1024, 1, 1), "needs 73728 registers"),
+    ],
+)
+def test_warps_must_not_wait_for_registers_that_the_block_never_has(honest, registers, block, line):
+    obj = read_object(honest)
+    cubin = read_cubin(obj.cubin)
+    sized = replace(cubin.kernels[0], name="k", registers=registers, block=block)
+    launch = replace(WARPGROUPS, block=block)
+    found = audit(
+        obj, replace(cubin, kernels=(sized,)), [roles("0x18", "0xf0")], [launch], LIMITS, B200
+    )
+    assert [v.rule for v in found] == ["registers"] * bool(line)
+    assert line in "".join(v.line for v in found)
 
 
 def test_pdl_passes_where_the_task_allows_it(judged):

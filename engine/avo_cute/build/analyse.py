@@ -34,7 +34,7 @@ class ClassResult:
     """Everything about one workload class of one candidate."""
 
     artifacts: tuple[Artifact, ...]
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[Estimate, ...]  # of its public workloads
     signals: tuple[str, ...]  # worth a look, decides nothing
 
 
@@ -46,7 +46,7 @@ def judge_class(request: BuildRequest) -> ClassResult | Failure:
     sharing: dict[Path, list[Workload]] = {}
     for workload in request.workloads:
         sharing.setdefault(built[workload.name], []).append(workload)
-    results: dict[str, tuple[Artifact, Estimate]] = {}
+    results: dict[str, tuple[Artifact, Estimate | None]] = {}
     signals: list[str] = []
     for path, workloads in sharing.items():
         data = path.read_bytes()
@@ -58,9 +58,10 @@ def judge_class(request: BuildRequest) -> ClassResult | Failure:
             artifact = Artifact(
                 w, path, sha256(data).hexdigest(), judged.facts, judged.launches[w.name]
             )
-            results[w.name] = (artifact, judged.estimates[w.name])
+            results[w.name] = (artifact, judged.estimates.get(w.name))
     pairs = [results[w.name] for w in request.workloads]
-    return ClassResult(tuple(a for a, _ in pairs), tuple(e for _, e in pairs), tuple(signals))
+    estimates = tuple(e for _, e in pairs if e is not None)
+    return ClassResult(tuple(a for a, _ in pairs), estimates, tuple(signals))
 
 
 def evaluator_id(task: Task) -> str:
@@ -78,7 +79,7 @@ def _analysis_id(task: Task) -> str:
 class _Judged:
     facts: Facts
     launches: Mapping[str, tuple[Launch, ...]]  # by workload name
-    estimates: Mapping[str, Estimate]
+    estimates: Mapping[str, Estimate]  # of public workloads
     signals: tuple[str, ...]
 
 
@@ -125,6 +126,8 @@ def _analyse(
             return _refusal(violations, w)
         work = Work(task.reference.flops(w.params), task.reference.bytes(w.params))
         all_launches[w.name] = found
+        if not w.groups:  # a check: its speed is of no interest
+            continue
         estimates[w.name] = estimate(w, kernels, found, target, work)
         matrix = bool(task.settings.audit.matrix.get(target.family))
         line = implausible(estimates[w.name], kernels, found, target, work, multiplies=matrix)

@@ -17,6 +17,7 @@ from math import prod
 
 from ..records import Facts, Launch, Target
 from ..task import AuditLimits
+from .budgets import WARP, registers_asked
 from .elf import CubinFile, ObjectFile
 from .launch import DESTRUCTOR, ENTRY
 from .matrix import constant
@@ -24,6 +25,10 @@ from .sass import Instruction, Kernel
 from .sections import UNDEFINED, Section
 
 MAX_THREADS = 1024
+REGISTERS = 65_536  # of an SM, and so of a block
+# CTAs in the largest cluster: 16 where a kernel allows more than the portable 8 (CUDA C++
+# programming guide, thread block clusters; H100 and Blackwell tuning guides).
+MAX_CLUSTER = {"sm90": 16, "sm100": 16, "sm120": 8}
 _CLUSTER, _PDL = 4, (6, 7)  # cudaLaunchAttributeID
 _FORMATS = {7: 1, 10: 1, 4: 1}  # first bit -> value: A and B bf16, D fp32 (PTX ISA, kind::f16)
 _CLOCKS = re.compile(r"\bSR_(?:\w*CLOCK|\w*TIMER|PM\d)\w*")
@@ -97,6 +102,7 @@ def audit(
         *_device(cubin, limits, target),
         *_instructions(kernels, limits, target),
         *_launches(cubin, launches, limits, target),
+        *_registers(cubin, kernels, launches),
     )
 
 
@@ -240,9 +246,32 @@ def _launches(
         if not 0 < threads <= MAX_THREADS or kernel.block not in ((), launch.block):
             wants = kernel.block or f"≤ {MAX_THREADS} threads"
             yield Violation("block", f"block {launch.block} cannot be launched (kernel: {wants})")
+        ctas, most = prod(launch.cluster), MAX_CLUSTER[target.family]
+        if ctas > most:
+            yield Violation("launch", f"a cluster of {ctas} CTAs, {target.title} allows {most}")
         pairs = zip(launch.grid, launch.cluster, strict=True)
         if not prod(launch.grid) or any(c == 0 or g % c for g, c in pairs):
             yield Violation("grid", f"grid {launch.grid} in clusters of {launch.cluster}")
         if smem > target.smem_bytes:
             line = f"{smem} bytes of shared memory, {target.title} has {target.smem_bytes}"
             yield Violation("shared-memory", line)
+
+
+def _registers(
+    cubin: CubinFile, kernels: Sequence[Kernel], launches: Sequence[Launch]
+) -> Iterator[Violation]:
+    """A block's registers must fit an SM, and its warps must not wait for more than it has."""
+    sizes = {kernel.name: kernel.registers for kernel in cubin.kernels}
+    code = {kernel.name: kernel for kernel in kernels}
+    for launch in launches:
+        if launch.kernel not in sizes:
+            continue
+        warps = -(-prod(launch.block) // WARP)
+        given = warps * WARP * (-(-sizes[launch.kernel] // 8) * 8)  # in units of 8 a thread
+        if given > REGISTERS:
+            yield Violation("registers", f"a block needs {given} registers, an SM has {REGISTERS}")
+        elif launch.kernel in code:
+            asked = registers_asked(code[launch.kernel], launch)
+            if asked > given:
+                line = f"the warps of a block ask for {asked} registers in all and have {given}"
+                yield Violation("registers", f"{line}: they would wait for ever")

@@ -49,18 +49,16 @@ def verify(
     Without the target's GPU only the rebuild and the static estimate are verified.
     """
     from ..errors import Refused
-    from ..lineage import Lineage
     from ..plan import Wanted
-    from ..verify import keep, verify_once
+    from ..verify import verify_once
     from .run import building
     from .show import Progress, print_json
 
     wanted = Wanted(lineage_path, task, target, run_name, group, None, unsafe, devices, jobs)
     with Progress(quiet=as_json) as watch, building(jobs) as pool:
         bench, found = verify_once(rev, against, wanted, pool.map, watch)
-    note = keep(Lineage.open(lineage_path), bench, found)
     if as_json:
-        print_json(verification_json(bench, found, note))
+        print_json(verification_json(bench, found))
     else:
         print_verification(bench, found)
     if not found.holds:
@@ -85,7 +83,7 @@ _ARTIFACT = {
 }
 
 
-def verification_json(bench: Bench, found: Verification, note: str) -> dict[str, Any]:
+def verification_json(bench: Bench, found: Verification) -> dict[str, Any]:
     """A verification as `--json` shows it: `recorded_…` is what the commit says."""
     from .show import verdict_json
 
@@ -103,5 +101,4 @@ def verification_json(bench: Bench, found: Verification, note: str) -> dict[str,
         "holds": found.holds,
         "why": found.why,
         "remarks": list(found.remarks),
-        "note": note,
     }

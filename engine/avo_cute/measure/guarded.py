@@ -79,7 +79,8 @@ class Inputs:
 
 
 class Outputs:
-    """Guarded, contiguous tensors that are poison until a kernel writes them."""
+    """Guarded, contiguous tensors that are poison until a kernel writes them, or `rubbish` is
+    called."""
 
     def __init__(self, shapes: Sequence[tuple[Sequence[int], str]], device: str) -> None:
         """`shapes` are pairs of a shape and the name of a torch dtype."""
@@ -96,6 +97,17 @@ class Outputs:
     def poison(self) -> None:
         for block in self._blocks:
             block.poison()
+
+    def rubbish(self, seed: int) -> None:
+        """Finite numbers between the guards, others for another seed; the guards are poison.
+
+        For a kernel that knows poison when it sees it: what was there must not matter."""
+        import torch
+
+        self.poison()
+        for number, tensor in enumerate(self.tensors):
+            g = torch.Generator(tensor.device).manual_seed(seed + number)
+            tensor.normal_(generator=g)
 
     def intact(self) -> bool:
         return all(block.intact() for block in self._blocks)

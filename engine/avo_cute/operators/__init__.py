@@ -7,13 +7,14 @@ operator of anything that turns a parent and a history into one proposal after t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ..records import Attempt
+from ..sandbox import kill_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,22 @@ class Session(Protocol):
 
     @property
     def width(self) -> int:
-        """How many evaluations may run side by side; `evaluate` may be called from threads."""
+        """How many prepared candidates may be judged side by side."""
         ...
 
     def history(self) -> Sequence[Attempt]:
         """Every attempt of the run so far, oldest first; read from the lineage at each call."""
         ...
 
+    def prepare(self, proposal: Proposal) -> Callable[[], Attempt]:
+        """Take the workspace as a candidate, after writing the proposal's files over the parent's.
+
+        Calling the result judges and records it; that may happen in another thread.
+        """
+        ...
+
     def evaluate(self, proposal: Proposal) -> Attempt:
-        """Judge and record the workspace, after writing the proposal's files over the parent's."""
+        """Judge and record the workspace now: `prepare`, and what it gives."""
         ...
 
     def over(self) -> bool:
@@ -112,21 +120,30 @@ class OneByOne:
         return self._side_by_side(session)
 
     def _side_by_side(self, session: Session) -> bool:
-        """Keep `width` evaluations going; the proposer is only ever asked from this thread."""
+        """Keep `width` evaluations going; the proposer is only ever asked from this thread.
+
+        If one fails, the others end as they would have, and are recorded, before that is raised.
+        """
         exhausted, running = False, set[Future[Attempt]]()
         with ThreadPoolExecutor(session.width, thread_name_prefix="attempt") as pool:
-            while True:
-                while not exhausted and len(running) < session.width and not session.over():
-                    proposal = self._propose(session)
-                    if proposal is None:
-                        exhausted = True
-                    else:
-                        running.add(pool.submit(session.evaluate, proposal))
-                if not running:
-                    return not exhausted
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    self._proposer.observe(future.result())
+            try:
+                while True:
+                    while not exhausted and len(running) < session.width and not session.over():
+                        proposal = self._propose(session)
+                        if proposal is None:
+                            exhausted = True
+                        else:
+                            running.add(pool.submit(session.prepare(proposal)))
+                    if not running:
+                        return not exhausted
+                    done = wait(running, return_when=FIRST_COMPLETED).done
+                    for future in done:
+                        running.remove(future)
+                        self._proposer.observe(future.result())
+            except KeyboardInterrupt:  # now means now: nobody waits for the attempts in hand
+                while wait(running, timeout=0.2).not_done:
+                    kill_all()
+                raise
 
     def _propose(self, session: Session) -> Proposal | None:
         history: Sequence[Attempt] = () if self._informed else session.history()

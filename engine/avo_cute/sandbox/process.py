@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import MachineFailed
+from ..errors import MachineFailed, Stopped
 from .streams import Kept, printable
 
 POLL_S = 0.02  # between two questions whether a command is to be stopped
@@ -42,8 +42,7 @@ class Limits:
 class Completed:
     """How a child ended. `returncode` is negative for a signal, None if its time ran out.
 
-    Text is printable. `layers` names what confined it; it is empty where nothing did. `unwanted`:
-    `kill_all` ended it, so how it ended says nothing.
+    Text is printable. `layers` names what confined it; it is empty where nothing did.
     """
 
     returncode: int | None
@@ -53,7 +52,6 @@ class Completed:
     wall_s: float
     max_rss_bytes: int
     layers: tuple[str, ...] = ()
-    unwanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,10 @@ def supervise(
     told: Signs,
     stop: Callable[[], bool] | None = None,
 ) -> Completed:
-    """Run a layer's command to its end, or to the end of its time; kills all that is left."""
+    """Run a layer's command to its end, or to the end of its time; kills all that is left.
+
+    Raises `Stopped` where `kill_all` ended it: how it ended then says nothing.
+    """
     started = time.monotonic()
     child = _Child(command, variables, told, limits.grace_s)
     with _LOCK:
@@ -102,7 +103,9 @@ def supervise(
                 _RUNNING.discard(child)
         status, peak = child.reap()
     out, err = (printable(k.text()) for k in kept)
-    if not child.began() and not child.unwanted:
+    if child.unwanted:
+        raise Stopped(f"{Path(command[0]).name} was stopped before it was done")
+    if not child.began():
         why = (err.strip() or "no message").splitlines()[-1][:300]
         spent = f"not begun after {time.monotonic() - started:.1f} s"
         when = spent if timed_out else f"status {status}"
@@ -110,11 +113,11 @@ def supervise(
     code = 128 - status if 128 < status <= 128 + signal.NSIG else status  # signals come as 128 + n
     wall_s = time.monotonic() - started
     ended = None if timed_out else code
-    return Completed(ended, out, err, timed_out, wall_s, peak, unwanted=child.unwanted)
+    return Completed(ended, out, err, timed_out, wall_s, peak)
 
 
 def kill_all() -> None:
-    """Kill every child that is running now; their `run` calls return."""
+    """Kill every child that is running now; their `run` calls raise `Stopped`."""
     with _LOCK:
         for child in _RUNNING:
             child.unwanted = True

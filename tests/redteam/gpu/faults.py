@@ -103,7 +103,7 @@ HARM = (
         "huge-cluster", "R39", "clusters of 32 CTAs: every launch is refused, and very fast",
         (swap(FWD, CALL, "block=[self.num_threads, 1, 1],",
               "block=[self.num_threads, 1, 1], cluster=[32, 1, 1],"),),
-        Status.CRASHED, "the launch's status",
+        REFUSED, "launch: no GPU has such clusters",
     ),
     Case(
         "spin-barrier", "B", "waits for a second Q that nobody loads",
@@ -125,7 +125,7 @@ HARM = (
         "registers-overdrawn", "B", "asks for more registers than the SM has and waits for them",
         (after(FWD, CALL, "self.num_mma_regs, self.num_producer_regs = {1: (256, 56)",
                "self.num_mma_regs, self.num_producer_regs = 256, 24"),),
-        Status.TIMED_OUT, "the wall-clock limit; the process is killed",
+        REFUSED, "registers: more than the block was given",
     ),
     Case(
         "much-shared-memory", "R39", "four stages of K and V: 288 KB of dynamic shared memory",
