@@ -233,13 +233,18 @@ def _page(target: str, found: Mapping[str, Data]) -> list[str]:
 
 
 def _device(found: Mapping[str, Data]) -> str:
-    facts = _facts(found)
-    return str(facts.get("device", ""))
+    attempts = [a for part in ("evolve", "gqa") for a in found.get(part, {}).get("attempts", [])]
+    named = next((a["device"] for a in attempts if a.get("device")), "")
+    return str(_facts(found).get("device") or named)
 
 
 def _facts(found: Mapping[str, Data]) -> Data:
-    processes = found.get("aa", {}).get("processes") or []
-    raws = [*processes, *found.get("table", {}).get("raw", {}).values()]
+    """What a measuring process said of device and versions."""
+    raws = [
+        *(found.get("aa", {}).get("processes") or []),
+        *found.get("table", {}).get("raw", {}).values(),
+        *(d["raw"] for d in found.get("detect", {}).get("delays", [])),
+    ]
     return next((r["facts"] for r in raws), {})
 
 

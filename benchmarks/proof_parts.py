@@ -56,8 +56,9 @@ def aa(data: Data) -> list[str]:
         "",
         "In every process the seed is timed in three arms: twice the same library, and a copy of "
         "it that is loaded a second time (two objects of the same source are the same bytes, so "
-        "this is all that can differ). A comparison takes three processes and in each of them two "
-        "of the arms, drawn at random; its margin comes from the other processes. **The "
+        "this is all that can differ; an inert edit gives other machine code, which may be faster "
+        "or slower: `inert-store` under Red team). A comparison takes three processes and, in "
+        "each, two of the arms, drawn at random; its margin comes from the other processes. **The "
         f"comparisons share data**: behind them are {processes} processes with two independent "
         f"contrasts each, that is {2 * (processes // 3)} comparisons that share nothing.",
         "",
@@ -179,6 +180,8 @@ def redteam(data: Data) -> list[str]:
     if other:
         ends = (f"{c['case']} ({c['status']}, not {c['expected']})" for c in other)
         lines += ["", f"Ended otherwise than expected: {'; '.join(ends)}."]
+    if again := [c["case"] for c in data["cases"] if c.get("earlier")]:
+        lines += ["", f"**Judged more than once**, after ending otherwise: {', '.join(again)}."]
     rows = ((c["case"], c["does"], c["expected"], _end(c), c["reason"][:120],
              f"{c['seconds']:.0f}") for c in wrong)  # fmt: skip
     lines += ["", *grid(("case", "what it does", "expected", "seen", "by", "s"), rows), ""]
@@ -197,7 +200,8 @@ def redteam(data: Data) -> list[str]:
 def _end(case: Data) -> str:
     then = f", then {case['then']}" if "then" in case else ""
     mark = "" if case["as_expected"] else " (!)"
-    return f"{case['status']}{then}{mark}"
+    before = ", ".join(case.get("earlier", []))
+    return f"{case['status']}{then}{mark}{f' (in an earlier run {before})' if before else ''}"
 
 
 def _through(case: Data) -> str:

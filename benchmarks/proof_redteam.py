@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
-from proof_ground import Ground, relabelled, say
+from proof_ground import Ground, load, relabelled, say
 from tests.redteam.gpu.cases import CASES, HONEST
 from tests.redteam.gpu.edits import Case, tree_of
 
@@ -59,6 +59,19 @@ class RedTeam:
     lane: Callable[[Rig, int, float], Rig] = field(default_factory=lambda: lane_of)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     built: dict[str, Future[Built]] = field(default_factory=dict)
+    earlier: dict[str, list[str]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """What ended as expected in an earlier run into the same folder is kept; how the others
+        ended there stays with them, so that trying again hides nothing."""
+        known = load(self.ground.out, "redteam") or {"cases": []}
+        self.rows = {row["case"]: row for row in known["cases"] if row["as_expected"]}
+        self.earlier = {
+            row["case"]: [*row.get("earlier", []), row.get("then", row["status"])]
+            for row in known["cases"]
+            if not row["as_expected"]
+        }
+        self.cases = [c for c in self.cases if c.name not in self.rows]
 
     def start(self, pool: ThreadPoolExecutor) -> None:
         for classes in dict.fromkeys(case.classes for case in self.cases):
@@ -143,6 +156,7 @@ class RedTeam:
             "comparisons": checks,
             "as_expected": status == wanted,
             "seconds": seconds,
+            "earlier": self.earlier.get(case.name, []),
         }
         self.ground.save("redteam", self.told())
         mark = "" if status == wanted else f"  EXPECTED {wanted}"

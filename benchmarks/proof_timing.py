@@ -151,7 +151,9 @@ def detect(ground: Ground, effort: Effort = DELAY_EFFORT) -> dict[str, Any]:
     data: dict[str, Any] = {"workloads": [w.name for w in chosen], "delays": []}
     for delay in DELAYS:
         kernels: dict[str, Mapping[str, str]] = dict.fromkeys(("candidate", "incumbent"), libraries)
-        result = ground.measure(chosen, kernels, effort, delay=delay)
+        finer = max(1, min(4, round(0.01 / delay)))  # a smaller delay takes more rounds to see
+        asked = replace(effort, rounds=effort.rounds * finer)
+        result = ground.measure(chosen, kernels, asked, delay=delay)
         found = compare([result.samples], data["workloads"], seed=int(delay * 1e6))
         data["delays"].append({"delay": delay, **seen_delay(found), "raw": raw(result)})
         say(f"delay {delay:.2%}: seen {data['delays'][-1]['seen']:.3%}")

@@ -98,6 +98,12 @@ def test_the_seed_is_an_arm_of_its_own_where_it_is_not_the_incumbent():
     assert set(result.samples[0].times) == {"candidate", "incumbent", "seed"}
 
 
+def test_further_kernels_are_further_arms():
+    kernels = {**request().kernels, "loaded-again": dict.fromkeys(("public", "hidden"), "copy.so")}
+    result = ended(request(kernels=kernels))
+    assert {tuple(s.times) for s in result.samples} == {("candidate", "incumbent", "loaded-again")}
+
+
 def test_a_wrong_candidate_is_not_timed():
     result = ended(request(), function=run(Flash(skip=lambda keys: keys == 3)))
     assert result.status == Status.INCORRECT and "inputs of check" in result.reason

@@ -261,7 +261,7 @@ def test_two_at_once_are_refused_cleanly(evolved, avo, environment):
     )
     try:
         for line in first.stderr:
-            if "attempt" in line:
+            if "evaluating" in line:
                 break
         done = avo("evolve", "--run", "r1", "--attempts", "1", code=1)
         assert str(first.pid) in done.stderr

@@ -108,3 +108,14 @@ def test_broad_handlers_only_in_the_command_line(path):
             # the build worker reports whatever the candidate raises, SystemExit included
             allowed = part(path) == "cli" or path.name == "worker.py"
             assert not broad or allowed, f"{path.name}:{node.lineno}"
+
+
+def test_contributing_lists_the_layers_as_they_are():
+    text = (ROOT.parent.parent / "CONTRIBUTING.md").read_text()
+    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| ")]
+    told = {
+        int(left.split()[0]): {name.strip("`/") for name in right.split()}
+        for left, right in rows
+        if left.split()[0].isdigit()
+    }
+    assert told == {n: names - {"", "__main__"} for n, names in LAYERS.items()}

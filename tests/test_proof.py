@@ -276,6 +276,16 @@ def test_a_wrong_candidate_that_passes_is_shown(ground):
     assert "**accepted: case**" in text
 
 
+def test_judging_again_hides_nothing(ground):
+    assert judged(ground, CASE, CHANGED)["then"] == "equal"
+    row = judged(ground, CASE, CHANGED, Result(status="incorrect", reason="too large"))
+    assert row["as_expected"] and row["earlier"] == ["equal"]
+    text = told("redteam", {"cases": [row], "lanes": 4, "hang_limit_s": 30.0})
+    assert "incorrect (in an earlier run equal)" in text and "**Judged more than once**" in text
+    kept = judged(ground, CASE, CHANGED)  # as expected: not judged a third time
+    assert kept == row
+
+
 def test_what_does_not_build_is_not_measured(ground):
     row = judged(ground, CASE, "import nothing_of_that_name\n")
     assert row["status"] == "build-failed" and not row["as_expected"]

@@ -142,7 +142,7 @@ def test_a_plateau_weighs_something_in_rows_whose_dominant_key_is_first_or_last(
     top, rest = scores.topk(2, dim=-1).values.unbind(-1)
     assert ((top - rest) / math.log(2) > 12).double().mean() > 0.9
     others = 1 - scores.softmax(-1).amax(-1)
-    assert (others > 2e-3).all() and (others > 0.02).double().mean() > 0.5
+    assert (others > 1e-3).all() and (others > 0.02).double().mean() > 0.3
     assert 0.4 < (scores.argmax(-1) == 0).double().mean() < 0.7
     last = torch.arange(800) + 201 if causal else torch.full((800,), 1000)
     near = scores.argmax(-1) + 1 >= last - 800 // 7 - 1

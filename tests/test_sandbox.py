@@ -735,3 +735,17 @@ def _running_with(text: str) -> list[str]:
             if text in line:
                 found.append(line)
     return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to keep")
+@pytest.mark.parametrize("privileged", [False, True])
+def test_capabilities_are_kept_for_a_profiler_only(privileged):
+    code = "print(open('/proc/self/status').read())"
+    limits = Limits(privileged=privileged)
+    done = sandbox.run([sys.executable, "-I", "-S", "-c", code], layer="none", limits=limits)
+    mine = Path("/proc/self/status").read_text()
+    held, ours = (
+        next(line.split()[1] for line in text.splitlines() if line.startswith("CapEff"))
+        for text in (done.stdout, mine)
+    )
+    assert int(held, 16) == (int(ours, 16) if privileged else 0)

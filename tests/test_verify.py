@@ -59,6 +59,8 @@ def concluded(recorded, second, rig):
 
     def conclude_(attempt=None, verdict=None, base="", rebuilt=None):
         attempt, bench = attempt or recorded.attempts[ROWS], replace(recorded.bench, rig=rig)
+        told = {k: v for k, v in attempt.trailers.items() if k != "Cycles"}  # those of ROWS
+        attempt = replace(attempt, trailers=told)
         now = verdict or second.verdict
         built = rebuilt or replace(now, artifact=attempt.trailers.get("Artifact", now.artifact))
         found = (built, built, now)
@@ -86,7 +88,6 @@ def test_a_gain_that_is_there_again_holds(second, rig):
     assert any("contains the old gain" in r or "overlap" in r for r in second.remarks)
     assert second.verdict.measured.level == "commit" and len(rig.asked) >= 3
     assert any(p.role == "hidden" for r in rig.asked for p in r.points)
-    assert max(r.effort.cold for r in rig.asked) > 0, "isolated launches too"
 
 
 def test_the_rebuild_takes_nothing_from_the_cache(second, recorded):

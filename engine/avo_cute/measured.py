@@ -195,15 +195,19 @@ class Trial:
         drawn = bench.task.reference.hidden(seed, [w.params for w in bench.workloads], HIDDEN_COUNT)
         hidden = [Workload(name, of, (), params) for name, of, params in drawn]
         others = [c for c in bench.checks if c not in bench.beside]
-        found = self.build_side(self.standing.seed, [*hidden, *others])
-        built = [w for w in (*hidden, *others) if w.name in found]
-        incumbent = self.build_side(self.standing.incumbent, built)
-        built = [w for w in built if w.name in incumbent]
-        mine = self.build(self.source, built)
-        if isinstance(mine, Failure):
-            return mine
+        wanted = [*hidden, *others]
+        with ThreadPoolExecutor(3, thread_name_prefix="side") as pool:
+            sides = {s.tree: s for s in (self.standing.seed, self.standing.incumbent)}
+            theirs = {t: pool.submit(self.build_side, s, wanted) for t, s in sides.items()}
+            mine = pool.submit(self.build, self.source, wanted)
+        found = theirs[self.standing.seed.tree].result()
+        incumbent = theirs[self.standing.incumbent.tree].result()
+        built = [w for w in wanted if w.name in found and w.name in incumbent]
+        objects = self.build(self.source, built) if len(built) < len(wanted) else mine.result()
+        if isinstance(objects, Failure):
+            return objects
         kernels = {
-            "candidate": {**self.verdict.objects, **mine},
+            "candidate": {**self.verdict.objects, **objects},
             "incumbent": {**self.standing.incumbent.objects, **incumbent},
             "seed": {**self.standing.seed.objects, **found},
         }

@@ -98,10 +98,10 @@ def _of_one(verdict: Verdict, bench: Bench, workload: Workload, room: int) -> st
 
 def _why_not_launched(verdict: Verdict, bench: Bench) -> str:
     if bench.rig is None:
-        return f"nothing runs here on a {bench.target.title}"
-    return (
-        "" if verdict.status in _RUNS_WELL else f"a candidate that is {verdict.status} is not run"
-    )
+        return f"nothing is launched: no {bench.target.title} here, or --devices none"
+    if verdict.status not in _RUNS_WELL:
+        return f"a candidate that is {verdict.status} is not launched"
+    return ""
 
 
 def _command(folder: Path) -> Sequence[str]:

@@ -19,7 +19,7 @@ from .bench import Bench, Spread
 from .errors import BadInput, MachineFailed
 from .history import UNKNOWN
 from .lineage import Lineage
-from .once import standing_against, thorough
+from .once import standing_against
 from .plan import Wanted, default_target, make_bench
 from .readiness import make_ready
 from .recording import measured_facts
@@ -139,7 +139,9 @@ def _judged_again(
         watch.phase("self-test and calibration of this machine")
         make_ready(lineage.repo, bench, standing.seed)
         watch.phase(f"measuring {attempt.commit[:10]} in fresh processes")
-    verdict = judge_tree(lineage.repo, attempt.tree, thorough(fresh), standing)
+    # the libraries are not what it is compared with: their rounds are saved
+    alone = replace(fresh, thorough=True)
+    verdict = judge_tree(lineage.repo, attempt.tree, alone, standing)
     if verdict.status is Status.INFRA_ERROR:
         raise MachineFailed(f"this machine cannot say: {verdict.reason}")
     return verdict

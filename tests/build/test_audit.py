@@ -231,7 +231,7 @@ def test_registers_are_counted_where_it_is_certain_which_warp_asks(changes, aske
         (168, (384, 1, 1), ""),  # 24 + 2 x 240 are 3 x 168
         (161, (384, 1, 1), ""),  # given in steps of 8
         (160, (384, 1, 1), "64512 registers in all and have 61440"),
-        (168, (256, 2, 1), "95232 registers in all and have 86016"),
+        (120, (256, 2, 1), "67584 registers in all and have 61440"),  # by threadIdx.x
         (256, (384, 1, 1), "needs 98304 registers"),
         (64, (1024, 1, 1), "ask for"),
         (72, (1024, 1, 1), "needs 73728 registers"),

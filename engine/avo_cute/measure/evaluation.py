@@ -35,7 +35,7 @@ CANDIDATE, INCUMBENT, SEED = "candidate", "incumbent", "seed"
 CHECK_S, TIME_S, START_S, SELFTEST_S = 60.0, 60.0, 120.0, 120.0
 SHORT_ROUNDS = 5
 PROPERTY_POINTS = 2  # per kernel: properties do not depend on the shape
-JUDGED_FAMILIES = 2  # at full size: the ordinary one and what exposes a lost maximum
+JUDGED_FAMILIES = 3  # at full size: those that find most
 
 
 def evaluate(request: MeasureRequest, say: Say) -> Result:
