@@ -82,6 +82,10 @@ def test_one_that_was_overtaken_is_judged_again_and_refused(start, libraries):
     assert found[ROWS].status is Status.ACCEPTED
     assert found[LOADS].status is Status.REJECTED, found[LOADS].body
     assert 0.97 < found[LOADS].gain < 0.99, "against the new incumbent"
+    told = found[LOADS].trailers
+    assert told["Against"] == found[ROWS].commit != found[LOADS].parent
+    assert "Gains" not in told, "those speak of the parent"
+    assert "Against" not in found[ROWS].trailers and "Gains" in found[ROWS].trailers
     again = [r for r in rig.asked if r.kernels["candidate"]["softmax-2k"] == libraries[LOADS]]
     assert {r.kernels["incumbent"]["softmax-2k"] for r in again} > {libraries[ROWS]}
 

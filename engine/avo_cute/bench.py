@@ -115,3 +115,4 @@ class Standing:
     score: float = 1.0  # of the high-water mark, over the baseline
     seed: Side = Side("", {})
     incumbent: Side = Side("", {})
+    commit: str = ""  # of the incumbent

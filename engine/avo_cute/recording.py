@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .bench import Bench
 from .history import SEEN
 from .operators import Proposal
-from .records import Estimate, Measured, Verdict
+from .records import Attempt, Estimate, Measured, Verdict
 from .stats import floor_share, tflops
 
 SUBJECT_LENGTH = 72
@@ -30,6 +30,7 @@ class Origin:
     operator: str
     group: str  # the --workloads of the run
     rests_on: str  # abbreviated commit and subject of the parent
+    against: str = ""  # the commit it was compared with, where that is not the parent
 
 
 def subject(bench: Bench, proposal: Proposal) -> str:
@@ -60,6 +61,8 @@ def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str
     """git.md's trailers, in its order. Absent facts have no trailer."""
     cycles = " ".join(f"{e.cycles:.0f}" for e in verdict.estimates)
     measured = measured_facts(bench, verdict.measured)
+    if origin.against:  # `Gains` speak of the parent
+        measured.pop("Gains", None)
     pairs = {
         "Run": origin.run,
         "Task": bench.task.name,
@@ -77,10 +80,17 @@ def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str
         "Evaluator": bench.evaluator,
         "Sandbox": verdict.sandbox,
         "Artifact": verdict.artifact,
+        "Against": origin.against,
         "Operator": origin.operator,
         "Session": str(origin.session),
     }
     return {key: value for key, value in pairs.items() if value}
+
+
+def session_of(attempt: Attempt) -> int:
+    """The session an attempt belongs to; 0 where its trailer says nothing readable."""
+    text = attempt.trailers.get("Session", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _toolchain(verdict: Verdict) -> str:

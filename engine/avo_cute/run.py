@@ -25,7 +25,7 @@ from .errors import BadInput
 from .lineage import AttemptDraft, Lineage
 from .operators import Candidate, Proposal
 from .readiness import make_ready
-from .recording import Origin, body, subject, trailers
+from .recording import Origin, body, session_of, subject, trailers
 from .records import Attempt, Status, Verdict
 from .score import judge_tree, standing_of
 from .treefiles import TreeFiles
@@ -65,7 +65,7 @@ class Run:
     def begin(self) -> None:
         """Judge the seed and the incumbent; a new run is created once its start has passed."""
         attempts = [] if self._start else self.lineage.attempts(self.name)
-        self.sessions = max((_session(a) for a in attempts), default=0)
+        self.sessions = max((session_of(a) for a in attempts), default=0)
         self.seen = {
             a.trailers["Artifact"]: (a.number, a.status)
             for a in reversed(attempts)
@@ -82,6 +82,7 @@ class Run:
             self.watch.phase("judging the incumbent")
             incumbent = self._judge_incumbent(head)
             self._standing = standing_of(baseline, incumbent, self.seen)
+        self._standing = replace(self.standing, commit=head)
         if self._start:
             self._create()
         if not any(a.number == 0 for a in attempts):
@@ -140,14 +141,24 @@ class Run:
                 if accepted and stale:
                     continue
                 parent = self.lineage.head(self.name) if accepted else parent
-                return self.record(parent, tree, proposal, verdict, operator), verdict
+                against = standing.commit
+                return self.record(parent, tree, proposal, verdict, operator, against), verdict
 
     def record(
-        self, parent: str, tree: str, proposal: Proposal, verdict: Verdict, operator: str
+        self,
+        parent: str,
+        tree: str,
+        proposal: Proposal,
+        verdict: Verdict,
+        operator: str,
+        against: str = "",
     ) -> Attempt:
-        """Commit one attempt; an accepted one becomes the incumbent."""
+        """Commit one attempt; an accepted one becomes the incumbent. `against`: the commit that it
+        was compared with, if that need not be the parent."""
         number = self.lineage.next_number(self.name)
         origin = self._origin(number, parent, operator)
+        if against != parent:
+            origin = replace(origin, against=against)
         attempt = self._record(parent, tree, proposal, verdict, origin)
         self.done += 1
         if verdict.artifact and verdict.status is not Status.INFRA_ERROR:
@@ -179,6 +190,7 @@ class Run:
             facts=verdict.facts,
             score=score,
             incumbent=Side(verdict.tree, verdict.objects),
+            commit=attempt.commit,
         )
         if int((score - 1) / MILESTONE_STEP) > int((before - 1) / MILESTONE_STEP):
             percent = int((score - 1) / MILESTONE_STEP)
@@ -282,12 +294,6 @@ class OpenSession:
         for path, data in files.items():
             (self.folder / path).write_bytes(data)
         self._written = set(files)
-
-
-def _session(attempt: Attempt) -> int:
-    """The session an attempt belongs to; 0 where its trailer says nothing readable."""
-    text = attempt.trailers.get("Session", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 START = Proposal("Baseline: the source this run starts from", "", {})

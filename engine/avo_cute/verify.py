@@ -77,7 +77,7 @@ def verify_once(
     lineage = Lineage.open(wanted.lineage)
     run = lineage.find_run(wanted.run) if wanted.run or lineage.runs() else None
     attempt = lineage.attempt(lineage.resolve(rev, run))
-    base = lineage.resolve(against, run) if against else attempt.parent or attempt.commit
+    base = lineage.resolve(against, run) if against else _compared_with(attempt)
     bench = _bench(attempt, wanted, spread, watch)
     with closing(bench):
         found = verify(lineage, attempt, base, bench, watch)
@@ -117,6 +117,11 @@ def _bench(attempt: Attempt, wanted: Wanted, spread: Spread, watch: Watch) -> Be
     target = find_target(told.get("Target") or wanted.target or default_target())
     group = told.get("Workloads") or wanted.workloads or task.settings.default_group
     return make_bench(task, target, group, wanted, spread, watch)
+
+
+def _compared_with(attempt: Attempt) -> str:
+    """The commit that an attempt's gain is over."""
+    return attempt.trailers.get("Against") or attempt.parent or attempt.commit
 
 
 def _task(recorded: str, asked: str | None) -> Task:
@@ -160,7 +165,7 @@ def conclude(
     artifact = "none"
     if rebuilt.artifact:
         artifact = "equal" if rebuilt.artifact == recorded else "different"
-    like = lineage.tree(base) == lineage.tree(attempt.parent or attempt.commit)
+    like = lineage.tree(base) == lineage.tree(_compared_with(attempt))
     was = recorded_gain(attempt) if like else None
     start = Verification(attempt, verdict, artifact, base, was, "", ())
     remarks = (*_differences(attempt, rebuilt, bench), *_measurement(start, bench))
