@@ -614,7 +614,8 @@ def test_an_interrupted_engine_leaves_nothing(layer, tmp_path):
     path = tmp_path / "alive"
     body = DAEMON.format(close=True, path=str(path), ending="time.sleep(60)")
     code = (
-        "import sys, pathlib; from avo_cute import sandbox\n"
+        "import sys, pathlib, signal; from avo_cute import sandbox\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in a background job
         "try:\n"
         f"  sandbox.run([sys.executable, '-I', '-S', '-c', {textwrap.dedent(body)!r}], "
         f"write=[pathlib.Path({str(tmp_path)!r})], layer={layer!r})\n"
