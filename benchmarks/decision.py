@@ -2,26 +2,18 @@
 
     .venv/bin/python benchmarks/decision.py                       # about ten minutes of one core
     .venv/bin/python benchmarks/decision.py --evolutions 5 --trials 50
+    .venv/bin/python benchmarks/decision.py --recorded docs/results/h200/aa.json
     .venv/bin/python benchmarks/decision.py --spread-between 0.0008 --json out.json
 
-Every number is decided by the engine's own `screen` and `decide`. Spreads are log-ratios (0.001 is
-0.1 %). The noise model, one process being one fresh start of the measuring worker:
+Every number is decided by the engine's own `screen` and `decide`, on as many processes, rounds and
+hidden workloads as the engine takes; the noise is `decision_machine`'s. Spreads are log-ratios
+(0.001 is 0.1 %). Each evolution calibrates the machine first, from --calibration null comparisons:
+of one pair of objects, or (--rebuilt) of another pair in every process.
 
-* a round's log-ratio of a workload: normal with --spread-within; one round in ten is a straggler
-  with thirty times that spread. With 0.0009 the medians of 30 rounds stay within 0.02 % (one
-  standard deviation) and their means within 0.18 %, as seen on an H200;
-* a process shifts every workload of every round: half the variance common to all workloads, half
-  drawn for each, so that the geomean of a process has the standard deviation --spread-between;
-* with --persistent 0.5, half of that variance belongs to the pair of objects and returns in every
-  process: the machine then really prefers one object, and no repetition can tell why;
-* a round is void with probability 0.02;
-* each evolution calibrates the machine first, from --calibration null comparisons: of one pair of
-  objects, or (--rebuilt) of another pair in every process.
-
-A candidate is screened by 16 rounds of one process; what is left is confirmed in three
-fresh processes of 20 rounds, with four hidden workloads of 8 rounds. An accepted candidate is the
-next high-water mark. The rival rule, "accept if the mean of ten runs is at least the best so far",
-sees unpaired runs with --spread-unpaired between them.
+A candidate is screened by one process; what is left is confirmed in fresh processes, one of which
+times the hidden workloads too. An accepted candidate is the next high-water mark. The rival rule,
+"accept if the mean of ten runs is at least the best so far", sees unpaired runs with
+--spread-unpaired between them.
 """
 
 from __future__ import annotations
@@ -38,68 +30,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from decision_machine import HIDDEN, NOISE, PUBLIC, Machine, Noise, recorded
 
+from avo_cute import measured, readiness
 from avo_cute.decision import RULE, SCREENING, Case, Rule, decide, screen
-from avo_cute.records import Samples, Status
+from avo_cute.records import Status
 from avo_cute.stats import Calibration, calibrate
 
-PUBLIC = tuple(f"mha-{'causal' if c else 'full'}-{n}k" for c in (0, 1) for n in (4, 8, 16, 32))
-HIDDEN = ("hidden-1", "hidden-2", "hidden-3", "hidden-4")
-SCREENING_ROUNDS, HIDDEN_ROUNDS, NULL_ROUNDS = 16, 8, 20
-STRAGGLERS, STRAGGLING, VOID = 0.1, 30.0, 0.02
+SCREENING_ROUNDS, HIDDEN_ROUNDS = measured.SCREENING.rounds, measured.CONFIRMING.rounds
+NULL_ROUNDS, CALIBRATION = readiness.ALIKE.rounds, readiness.PROCESSES
 GAINS = (0.002, 0.003, 0.005, 0.01, 0.02)
 LIMITS = {"false accepts": 0.1, "power": 0.95, "screening": 0.98}
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """The machine; spreads are standard deviations of log-ratios."""
-
-    within: float = 0.0009
-    between: float = 0.0005
-    persistent: float = 0.0  # share of the variance between processes that is the objects' own
-    unpaired: float = 0.015
-
-
-NOISE = Noise()
-
-
-class Machine:
-    """A source of samples with a known truth. State: the random numbers drawn so far."""
-
-    def __init__(self, noise: Noise, seed: int) -> None:
-        self.noise, self.random, self.started = noise, np.random.default_rng(seed), 0
-
-    def pair(self) -> np.ndarray:
-        """What the machine prefers about one pair of objects, by workload."""
-        return self._shifts(self.noise.between * math.sqrt(self.noise.persistent))
-
-    def process(self, gain: float, pair: np.ndarray, rounds: int, hidden: bool) -> list[Samples]:
-        """The samples of one fresh process; `gain` is the true log-ratio of every workload."""
-        self.started += 1
-        own = self._shifts(self.noise.between * math.sqrt(1 - self.noise.persistent))
-        names = (*PUBLIC, *HIDDEN) if hidden else PUBLIC
-        return [
-            self._samples(
-                name, gain + pair[n] + own[n], HIDDEN_ROUNDS if name in HIDDEN else rounds
-            )
-            for n, name in enumerate(names)
-        ]
-
-    def _shifts(self, spread: float) -> np.ndarray:
-        """Per workload; the mean over the public ones has the standard deviation `spread`."""
-        each = self.random.normal(0, spread * math.sqrt(len(PUBLIC) / 2), len(PUBLIC) + len(HIDDEN))
-        return each + self.random.normal(0, spread * math.sqrt(0.5))
-
-    def _samples(self, name: str, gain: float, rounds: int) -> Samples:
-        stragglers = self.random.random(rounds) < STRAGGLERS
-        spread = self.noise.within * np.where(stragglers, STRAGGLING, 1.0)
-        incumbent = np.full(rounds, 1e-3)
-        candidate = incumbent * np.exp(-gain - self.random.normal(0, 1, rounds) * spread)
-        times = {"candidate": tuple(candidate.tolist()), "incumbent": tuple(incumbent.tolist())}
-        void = tuple("clocks" if v else "" for v in self.random.random(rounds) < VOID)
-        role = "hidden" if name in HIDDEN else "public"
-        return Samples(name, role, "sustained", self.started, times, {}, void)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +49,13 @@ class Setting:
     rule: Rule
     calibration: int  # processes
     rebuilt: bool = False  # every calibration process compares another pair of objects
+    screening_rounds: int = SCREENING_ROUNDS
+    confidence: float = SCREENING.confidence  # of screening
 
     @property
     def screening(self) -> Rule:
-        return replace(SCREENING, margin_factor=self.rule.margin_factor)
+        factor = self.rule.margin_factor
+        return replace(SCREENING, margin_factor=factor, confidence=self.confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +70,14 @@ class Outcome:
 def judge(machine: Machine, gain: float, calibration: Calibration, setting: Setting) -> Outcome:
     """Screen and confirm one candidate that is truly `gain` (a log-ratio) better."""
     pair = machine.pair()
-    process = machine.process(gain, pair, SCREENING_ROUNDS, hidden=False)
+    process = machine.process(gain, pair, setting.screening_rounds)
     if screen(process, Case(PUBLIC, seed=machine.started), calibration, setting.screening).status:
         return Outcome(False, True, 0.0)
     each = math.ceil(setting.rule.rounds / setting.rule.processes)
-    confirmed = [machine.process(gain, pair, each, True) for _ in range(setting.rule.processes)]
+    confirmed = [  # as the engine does it: the hidden workloads are built while the first one runs
+        machine.process(gain, pair, each, HIDDEN_ROUNDS if n == 1 else 0)
+        for n in range(setting.rule.processes)
+    ]
     ruling = decide(
         confirmed, Case(PUBLIC, HIDDEN, seed=machine.started), calibration, setting.rule
     )
@@ -142,7 +89,7 @@ def judge(machine: Machine, gain: float, calibration: Calibration, setting: Sett
 def calibrated(machine: Machine, setting: Setting) -> Calibration:
     same = machine.pair()
     nulls = [
-        machine.process(0.0, machine.pair() if setting.rebuilt else same, NULL_ROUNDS, hidden=False)
+        machine.process(0.0, machine.pair() if setting.rebuilt else same, NULL_ROUNDS)
         for _ in range(setting.calibration)
     ]
     return calibrate(nulls)
@@ -182,7 +129,12 @@ def simulate(
     rival = [best_of_ten(setting.noise, candidates, seed + n) for n in range(max(200, evolutions))]
     curve = {g: power(setting, g, trials, seed + 1_000_000) for g in GAINS} if trials else {}
     return {
-        "noise": asdict(setting.noise),
+        "noise": setting.noise.told(),
+        "rounds": {
+            "screening": setting.screening_rounds,
+            "hidden": HIDDEN_ROUNDS,
+            "null": NULL_ROUNDS,
+        },
         "rule": asdict(setting.rule),
         "screening": asdict(setting.screening),
         "calibration": {"processes": setting.calibration, "rebuilt": setting.rebuilt},
@@ -232,12 +184,14 @@ def table(result: dict[str, Any]) -> list[tuple[str, str, str, bool]]:
 def main() -> None:
     options = _options()
     setting = Setting(
-        Noise(options.spread_within, options.spread_between, options.persistent, options.unpaired),
+        _noise(options),
         replace(
             RULE, margin_factor=options.factor, rounds=options.rounds, processes=options.processes
         ),
         options.calibration,
         options.rebuilt,
+        options.screening_rounds,
+        options.screening_confidence,
     )
     start = time.perf_counter()
     result = simulate(setting, options.evolutions, options.candidates, options.trials, options.seed)
@@ -250,23 +204,44 @@ def main() -> None:
     sys.exit(not all(met for *_, met in rows))
 
 
+def _noise(options: argparse.Namespace) -> Noise:
+    shown = {key: getattr(options, key) for key in ("persistent", "unpaired", "void")}
+    if options.recorded:
+        return Noise(
+            between=options.between or 0.0, recorded=recorded(options.recorded), **shown
+        )  # what differs between processes is in the rounds
+    between = NOISE.between if options.between is None else options.between
+    return Noise(options.within, options.straggling, between, **shown)
+
+
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--spread-within", type=float, default=NOISE.within, help="of a round")
-    add("--spread-between", type=float, default=NOISE.between, help="of a process's geomean")
+    add("--spread-within", dest="within", type=float, default=NOISE.within, help="of a round")
+    add(
+        "--spread-straggling",
+        dest="straggling",
+        type=float,
+        default=NOISE.straggling,
+        help="of the one round in ten that is a straggler",
+    )
+    add("--spread-between", dest="between", type=float, help="of a process's geomean")
+    add("--recorded", type=Path, help="rounds from the null comparisons of proof.py, aa.json")
     add(
         "--persistent",
         type=float,
         default=NOISE.persistent,
         help="share of the variance between processes",
     )
+    add("--void", type=float, default=NOISE.void, help="share of rounds")
     add("--spread-unpaired", dest="unpaired", type=float, default=NOISE.unpaired)
-    add("--calibration", type=int, default=5, help="processes of the calibration")
+    add("--calibration", type=int, default=CALIBRATION, help="processes of the calibration")
     add("--rebuilt", action="store_true", help="calibrate with another pair in every process")
     add("--factor", type=float, default=RULE.margin_factor, help="margin in spreads")
     add("--processes", type=int, default=RULE.processes)
     add("--rounds", type=int, default=RULE.rounds, help="over all processes")
+    add("--screening-rounds", type=int, default=SCREENING_ROUNDS)
+    add("--screening-confidence", type=float, default=SCREENING.confidence)
     add("--evolutions", type=int, default=200)
     add("--candidates", type=int, default=500, help="null candidates of one evolution")
     add("--trials", type=int, default=1000, help="candidates per true gain")

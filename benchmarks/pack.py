@@ -48,9 +48,9 @@ PIECE_BYTES = 48 << 20  # of the tar
 EXTRA = ("pytest>=9", "packaging")  # to run the GPU tests there, and for this script itself
 
 # Neither carried nor looked into: what comes with PyTorch for CUDA or is common enough, the other
-# CUDA flavour of the DSL, and the client of a service that cannot be reached from there.
+# CUDA flavour of the DSL, and what only a model needs: none can be reached from there.
 THERE = frozenset(
-    "torch triton numpy cuda-bindings protobuf tqdm pyyaml jinja2 anthropic "
+    "torch triton numpy cuda-bindings protobuf tqdm pyyaml jinja2 anthropic mcp pypdf "
     "nvidia-cutlass-dsl-libs-cu12".split()
 )
 

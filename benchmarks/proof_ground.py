@@ -13,17 +13,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from proof_about import about
+
 from avo_cute.bench import Bench
 from avo_cute.build import Source
-from avo_cute.build.toolchain import toolchain
 from avo_cute.config import cache_dir
 from avo_cute.errors import MachineFailed
 from avo_cute.executor import LocalExecutor
+from avo_cute.measure.devices import find_devices
 from avo_cute.measure.request import Effort, MeasureRequest, Point, Result
 from avo_cute.measure.rig import Rig, fresh_seed, open_rig
 from avo_cute.plan import default_target, seed_of
@@ -52,7 +55,7 @@ class Ground:
     jobs: int
     files: Mapping[str, bytes]  # of the seed
     scratch: Path
-    _seeds: dict[tuple[str, ...], Verdict] = field(default_factory=dict)
+    _seeds: dict[tuple[str, ...], Future[Verdict]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _saving: threading.Lock = field(default_factory=threading.Lock)
 
@@ -83,15 +86,29 @@ class Ground:
         write_files(folder, self.files)
 
     def seed(self, bench: Bench) -> Verdict:
-        """The seed's verdict on a bench, with its objects; built once."""
+        """The seed's verdict on a bench, with its objects; built once, others are not held up.
+
+        A build that failed is tried again by whoever asks next.
+        """
         key = tuple(w.name for w in bench.workloads)
         with self._lock:
-            if key not in self._seeds:
-                verdict = evaluate(self.source({}, SEED), bench, None)
-                if not verdict.objects:
-                    raise MachineFailed(f"the seed does not pass: {verdict.reason}")
-                self._seeds[key] = verdict
-            return self._seeds[key]
+            building = self._seeds.get(key)
+            if building is None or (building.done() and building.exception() is not None):
+                mine = self._seeds[key] = Future[Verdict]()
+            else:
+                mine = None
+        if mine is None:
+            assert building is not None
+            return building.result()
+        try:
+            verdict = evaluate(self.source({}, SEED), bench, None)
+            if not verdict.objects:
+                raise MachineFailed(f"the seed does not pass: {verdict.reason}")
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        mine.set_result(verdict)
+        return verdict
 
     def seed_libraries(self, bench: Bench, workloads: Sequence[Workload]) -> dict[str, str]:
         objects = self.seed(bench).objects
@@ -129,18 +146,18 @@ class Ground:
 
     def save(self, part: str, data: Mapping[str, Any]) -> None:
         """`OUT/<part>.json`, replaced as a whole: a killed run keeps the last one."""
-        about = {"part": part, "task": self.task.name, "target": self.target.name}
-        about |= {"toolchain": toolchain(), "sandbox": self.rig.trailer}
+        own = {"part": part, "task": self.task.name, "target": self.target.name}
+        own["sandbox"] = self.rig.trailer
         with self._saving:
-            save(self.out / f"{part}.json", {**about, **data})
+            save(self.out / f"{part}.json", {**about(), **own, **data})
 
 
 def open_ground(out: Path, jobs: int) -> Ground:
     """This machine's GPU and the task's seed. Raises `BadInput` or `MachineFailed`."""
     task, target = find_task("fa4"), find_target(default_target())
     cache = cache_dir()
-    rig = open_rig(task.directory, cache, "", lambda text: say(text))
-    rig.devices = rig.devices.only(rig.gpus[0])  # one machine, one GPU: the others stay idle
+    gpus = find_devices("", target.name, say)[:1]  # one machine, one GPU: the others stay idle
+    rig = open_rig(task.directory, cache, gpus, say)
     scratch = Path(tempfile.mkdtemp(prefix="avo-cute-proof-"))
     files = seed_of(task).files
     return Ground(task, target, cache, out, LocalExecutor(jobs), rig, jobs, files, scratch)

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from proof_about import facts_of, setting
+from proof_cases import limits, redteam
 from proof_ground import load, plain
-from proof_parts import Data, aa, detect, grid, interval, limits, percent, redteam, table, voided
-from proof_run import rank_correlation
+from proof_lineage import rank_correlation
+from proof_parts import Data, aa, detect, grid, interval, percent, table, voided
 
 from avo_cute.stats import median
 
@@ -42,6 +44,8 @@ def _run_said(data: Data, attempts: Sequence[Data]) -> str:
     if data["command"].get("stopped"):
         return told + ". It was stopped for lack of time; the attempts in hand are not counted."
     code = data["command"]["code"]
+    if code is None:
+        return told + ". **It was still running when this was kept; how it ended is not known.**"
     return told + ("." if code == 0 else f". **It ended with exit code {code}.**")
 
 
@@ -83,15 +87,22 @@ def _score(attempt: Data) -> str:
 
 
 def verified(data: Data) -> list[str]:
+    if "said" not in data:
+        return [f"Not run: {data.get('why', 'nothing was kept')}."]
     said, command = data["said"], data["command"]
+    if "holds" not in said:
+        why = "stopped for lack of time" if command.get("stopped") else said.get("text", "")
+        how = f"exit {command['code']} after {command['seconds']:.0f} s"
+        return [f"**`verify best` gave no answer** ({how}): {' '.join(why.split()) or 'no word'}"]
+    how = "measured it again in fresh processes, on hidden workloads of their own"
     told = (
         f"`verify best` rebuilt attempt {said.get('attempt', '?')} with an empty cache and "
-        "measured it again in fresh processes, on hidden workloads of their own "
+        f"{how if said.get('measured_now') else '**measured nothing**'} "
         f"({command['seconds']:.0f} s): "
     )
-    if command["code"] != 0:
-        why = said.get("why") or said.get("text") or "it gave no answer"
-        return [told + f"**it does not hold** (exit {command['code']}): {' '.join(why.split())}"]
+    if not said["holds"]:
+        why = " ".join(str(said.get("why")).split())
+        return [told + f"**it does not hold** (exit {command['code']}): {why}"]
     found = said.get("measured") or {}
     same = "the same objects byte for byte" if said.get("artifact_equal") else "other objects"
     return [
@@ -210,60 +221,58 @@ def write(out: Path, to: Path | None = None) -> Path:
     found = {part: data for part in PARTS if (data := load(out, part)) is not None}
     if not found:
         raise SystemExit(f"{out} holds no part of a proof")
-    target = next(str(d["target"]) for d in found.values())
-    folder = to or ROOT / "docs" / "results"
+    targets = sorted({str(data["target"]) for data in found.values()})
+    if len(targets) > 1:
+        raise SystemExit(f"{out} holds parts for {' and '.join(targets)}: one page is for one")
+    folder, target = to or ROOT / "docs" / "results", targets[0]
     (folder / target).mkdir(parents=True, exist_ok=True)
     page = folder / f"{target}.md"
-    page.write_text("\n".join(_page(target, found)) + "\n")
+    _replace(page, "\n".join(_page(target, found)) + "\n")
     for part, data in found.items():
-        (folder / target / f"{part}.json").write_text(json.dumps(plain(data)) + "\n")
+        _replace(folder / target / f"{part}.json", json.dumps(plain(data)) + "\n")
     size = sum(p.stat().st_size for p in (folder / target).glob("*.json"))
-    print(f"{page}: {len(found)} parts, {size / 1e6:.2f} MB of JSON beside it")
+    print(f"{page}: {len(found)} of {len(PARTS)} parts, {size / 1e6:.2f} MB of JSON beside it")
     if size > SIZE_LIMIT:
         print(f"more than {SIZE_LIMIT / 1e6:.1f} MB: leave parts out before it is committed")
     return page
 
 
+def _replace(path: Path, text: str) -> None:
+    """Also where the file there may only be read, as what came from elsewhere may be."""
+    scratch = path.with_name(f"{path.name}.part")
+    scratch.write_text(text)
+    scratch.replace(path)
+
+
 def _page(target: str, found: Mapping[str, Data]) -> list[str]:
-    lines = [f"# Measured on {_device(found) or target}", "", *_setting(target, found)]
+    devices = dict.fromkeys(d for data in found.values() if (d := facts_of(data)["device"]))
+    missing = [f"`{part}`" for part in PARTS if part not in found]
+    lines = [f"# Measured on {' and '.join(devices) or target}", "", *_written(target)]
+    lines += ["", *setting(found)]
+    lines += ["", f"**Not run: {', '.join(missing)}.**"] if missing else []
     for part, (title, tell) in PARTS.items():
         lines += ["", f"## {title}", ""]
-        lines += tell(found[part]) if part in found else ["Not run."]
+        lines += _shown(tell, found[part]) if part in found else ["Not run."]
     return [*lines, "", *_not_shown(found)]
 
 
-def _device(found: Mapping[str, Data]) -> str:
-    attempts = [a for part in ("evolve", "gqa") for a in found.get(part, {}).get("attempts", [])]
-    named = next((a["device"] for a in attempts if a.get("device")), "")
-    return str(_facts(found).get("device") or named)
+def _shown(tell: Callable[[Data], list[str]], data: Data) -> list[str]:
+    """A part that was cut short may lack anything; the others are shown all the same."""
+    try:
+        return tell(data)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return [f"**Its JSON is not whole and cannot be shown** ({type(error).__name__}: {error})."]
 
 
-def _facts(found: Mapping[str, Data]) -> Data:
-    """What a measuring process said of device and versions."""
-    raws = [
-        *(found.get("aa", {}).get("processes") or []),
-        *found.get("table", {}).get("raw", {}).values(),
-        *(d["raw"] for d in found.get("detect", {}).get("delays", [])),
-    ]
-    return next((r["facts"] for r in raws), {})
-
-
-def _setting(target: str, found: Mapping[str, Data]) -> list[str]:
-    facts = _facts(found)
-    dates = sorted({str(d.get("when", ""))[:10] for d in found.values()} - {""})
-    known = [f"driver {facts['driver']}"] if "driver" in facts else []
-    known += [f"torch {facts['torch']} (CUDA {facts['cuda']})"] if "torch" in facts else []
-    known += [str(d["toolchain"]) for d in found.values() if "toolchain" in d][:1]
-    where = f" and its JSON lies in [{target}/]({target}/)"
+def _written(target: str) -> list[str]:
     return [
-        f"One machine, {', '.join(dates) or 'undated'}{', ' if known else ''}{', '.join(known)}. "
-        "This page is written by `benchmarks/proof.py page` from the raw JSON: every figure and "
-        f"every verdict below is computed from it,{where}. To repeat it on this or another GPU:",
+        "This page is written by `benchmarks/proof.py page` from the raw JSON in "
+        f"[{target}/]({target}/): every figure and every verdict below is computed from it. "
+        "To repeat it on this or another GPU, in a checkout of the commit below:",
         "",
         "    python3 benchmarks/pack.py unpack FOLDER      # only without a package index",
-        "    python3 benchmarks/proof.py aa detect table redteam limits --out DIR",
-        "    python3 benchmarks/proof.py evolve --out DIR --minutes 7",
-        "    python3 benchmarks/proof.py gqa --out DIR --minutes 4",
+        "    python3 benchmarks/proof.py --out DIR         # aa detect table limits",
+        "    python3 benchmarks/proof.py redteam evolve verify gqa --out DIR --within 3600",
         "    python3 benchmarks/proof.py page --out DIR",
     ]
 
@@ -272,8 +281,8 @@ def _not_shown(found: Mapping[str, Data]) -> list[str]:
     return [
         "## What this does not show",
         "",
-        "* **One machine, one day.** Another card of the same model has another clock and another "
-        "power limit; the spread between machines is not in any interval here.",
+        "* **Another machine, another day.** Another card of the same model has another clock and "
+        "another power limit; the spread between machines is not in any interval here.",
         "* Other architectures: what was measured here says nothing about how their kernels do, "
         "and where the target is not listed above, nothing has run.",
         "* Null comparisons that share processes are not independent; their number says how many "

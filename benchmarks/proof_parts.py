@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Data = Mapping[str, Any]
+DELAYS = (0.0025, 0.005, 0.01, 0.02)
 
 
 def percent(ratio: float, digits: int = 2) -> str:
@@ -36,8 +37,11 @@ def _cell(value: object) -> str:
 
 
 def aa(data: Data) -> list[str]:
+    lost = data.get("lost") or []
+    failed = [f"**{len(lost)} processes failed**: {'; '.join(lost)}"] if lost else []
     if "comparisons" not in data:
-        return [f"Only {len(data['processes'])} processes were measured; nothing was decided."]
+        told = f"{len(data['processes'])} processes were measured and nothing was decided."
+        return [told, *failed]
     found, spread = data["comparisons"], data["spreads"]
     statuses = Counter(c["status"] for c in found)
     accepted = statuses.get("accepted", 0)
@@ -53,7 +57,9 @@ def aa(data: Data) -> list[str]:
         + ", ".join(f"{n} {status}" for status, n in statuses.most_common())
         + f". The largest gain that any of them showed is {largest}; {len(away)} intervals of 99 % "
         "do not contain 0.",
+        *failed,
         "",
+        *_kinds(found),
         "In every process the seed is timed in three arms: twice the same library, and a copy of "
         "it that is loaded a second time (two objects of the same source are the same bytes, so "
         "this is all that can differ; an inert edit gives other machine code, which may be faster "
@@ -77,6 +83,19 @@ def aa(data: Data) -> list[str]:
         "",
         f"{voided(spread['void'], spread['rounds'])}",
     ]  # fmt: skip
+
+
+def _kinds(found: Sequence[Data]) -> list[str]:
+    """By what was compared; not for comparisons that do not say it."""
+    kinds = list(dict.fromkeys(c["kind"] for c in found if "kind" in c))
+    rows = []
+    for kind in kinds:
+        of = [c for c in found if c["kind"] == kind]
+        gains = [abs(math.log(c["gain"]["value"])) for c in of if c["gain"]]
+        largest = f"{max(gains):.3%}" if gains else "–"
+        rows.append((kind, len(of), sum(c["status"] == "accepted" for c in of), largest))
+    head = ("compared with itself", "comparisons", "accepted", "largest gain seen")
+    return [*grid(head, rows), ""] if rows else []
 
 
 def voided(void: Data, rounds: int) -> str:
@@ -104,9 +123,14 @@ def detect(data: Data) -> list[str]:
         parts = ", ".join(f"{v['seen']:.2%}" for v in d["workloads_seen"].values())
         rows.append((f"{d['delay']:.2%}", bounds, parts, "yes" if seen else "NO"))
     names = ", ".join(data["workloads"])
-    verdict = "Every delay was seen as what it is." if not missed else (
-        f"**Not seen as what they are: {', '.join(missed)}.**"
-    )  # fmt: skip
+    done = [d["delay"] for d in data["delays"]]
+    not_run = [f"{delay:.2%}" for delay in data.get("planned", DELAYS) if delay not in done]
+    if missed:
+        verdict = f"**Not seen as what they are: {', '.join(missed)}.**"
+    else:
+        every = "Every delay that was run" if not_run else "Every delay"
+        verdict = f"{every} was seen as what it is."
+    verdict += f" **Not run: {', '.join(not_run)}.**" if not_run else ""
     return [
         f"A kernel that waits a known time runs behind every launch of the candidate, an empty one "
         f"behind the other arm's. One process per delay, the workloads {names}. {verdict}",
@@ -120,6 +144,11 @@ def detect(data: Data) -> list[str]:
 
 def table(data: Data) -> list[str]:
     rows, arms = data["rows"], []
+    planned = data.get("planned", [])
+    not_run = [name for name in planned if name not in {row["workload"] for row in rows}]
+    why = "; ".join(f"{group}: {told}" for group, told in (data.get("failed") or {}).items())
+    if not rows:
+        return [f"Not run{f': {why}' if why else ''}."]
     for row in rows:
         arms += [a for a in row.get("sustained", {}).get("seconds", {}) if a not in arms]
     others = [a for a in arms if a != "candidate"]
@@ -140,119 +169,22 @@ def table(data: Data) -> list[str]:
         said += grid(head, (_rates(row, others, "cold") for row in of))
     missing = [f"{r['workload']}: {a}" for r in rows for a in others
                if a not in r.get("sustained", {}).get("tflops", {})]  # fmt: skip
-    return said + (["", f"Not available: {', '.join(missing)}."] if missing else [])
+    said += ["", f"Not available: {', '.join(missing)}."] if missing else []
+    told = (
+        f"**Not timed: {len(not_run)} of {len(planned)} workloads** ({', '.join(not_run)}). {why}"
+    )
+    return said + (["", told.strip()] if not_run else [])
 
 
 def _rates(row: Data, others: Sequence[str], mode: str) -> list[str]:
     told = row.get(mode, {"tflops": {}, "mhz": {}, "seconds": {}})
     rates, seconds = told["tflops"], told["seconds"]
     own = seconds.get("candidate") or math.nan
-    cells = [row["workload"], *(_number(rates.get(a), ".0f") for a in ("candidate", *others))]
-    cells += [_number((seconds.get(a) or math.nan) / own, ".2f") for a in others]
+    cells = [row["workload"], *(number(rates.get(a), ".0f") for a in ("candidate", *others))]
+    cells += [number((seconds.get(a) or math.nan) / own, ".2f") for a in others]
     share, mhz = row["floor_s"] / own, told["mhz"].get("candidate")
-    return [*cells, _number(share, ".0%"), _number(mhz, ".0f")]
+    return [*cells, number(share, ".0%"), number(mhz, ".0f")]
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:{form}}"
-
-
-# The red team.
-
-
-def redteam(data: Data) -> list[str]:
-    if not data["cases"]:
-        return [f"Not run: {data.get('why', 'nothing was judged')}."]
-    wrong = [c for c in data["cases"] if not c["honest"]]
-    honest = [c for c in data["cases"] if c["honest"]]
-    accepted = [c["case"] for c in wrong if c.get("then", c["status"]) == "accepted"]
-    passed = [c for c in wrong if c["status"] == "passes"]
-    other = [c for c in wrong if not c["as_expected"] and c not in passed]
-    as_expected = sum(c["as_expected"] for c in wrong)
-    verdict = "none was accepted" if not accepted else f"**accepted: {', '.join(accepted)}**"
-    lines = [
-        f"{len(wrong)} wrong candidates, edits of FlashAttention-4's own source that build: "
-        f"{verdict}; {as_expected} ended as they should at the first check of the commit level.",
-    ]
-    if passed:
-        lines.append("")
-        lines.append("**Correctness did not see** " + "; ".join(map(_through, passed)) + ".")
-    if other:
-        ends = (f"{c['case']} ({c['status']}, not {c['expected']})" for c in other)
-        lines += ["", f"Ended otherwise than expected: {'; '.join(ends)}."]
-    if again := [c["case"] for c in data["cases"] if c.get("earlier")]:
-        lines += ["", f"**Judged more than once**, after ending otherwise: {', '.join(again)}."]
-    rows = ((c["case"], c["does"], c["expected"], _end(c), c["reason"][:120],
-             f"{c['seconds']:.0f}") for c in wrong)  # fmt: skip
-    lines += ["", *grid(("case", "what it does", "expected", "seen", "by", "s"), rows), ""]
-    bad = [c["case"] for c in honest if not c["as_expected"]]
-    lines.append(
-        "Honest variants must pass the same comparisons; speed alone decides about them. "
-        + ("All of them did." if not bad else f"**Refused: {', '.join(bad)}.**")
-    )
-    rows = ((c["case"], c["does"], _end(c), c["comparisons"], interval(c.get("gain")),
-             c.get("screening", "–")) for c in honest)  # fmt: skip
-    head = ("variant", "what it does", "correctness", "comparisons", "gain over the seed",
-            "screening would say")  # fmt: skip
-    return [*lines, "", *grid(head, rows), "", _lanes(data)]
-
-
-def _end(case: Data) -> str:
-    then = f", then {case['then']}" if "then" in case else ""
-    mark = "" if case["as_expected"] else " (!)"
-    before = ", ".join(case.get("earlier", []))
-    return f"{case['status']}{then}{mark}{f' (in an earlier run {before})' if before else ''}"
-
-
-def _through(case: Data) -> str:
-    luck = "" if case["sure"] else " (a race: it need not show)"
-    then = case.get("then", "not followed up")
-    return f"{case['case']}{luck}, in the end {then}"
-
-
-def _lanes(data: Data) -> str:
-    return (
-        f"Seconds are those of judging, with up to {data['lanes']} cases side by side on the GPU. "
-        f"Cases that hang were given {data['hang_limit_s']:.0f} s instead of the engine's 60 s a "
-        "step; the gains of the honest variants are of one process and two workloads."
-    )
-
-
-# What a candidate costs.
-
-
-def limits(data: Data) -> list[str]:
-    if "levels" not in data:
-        return [f"Not run: {data.get('why', 'nothing was timed')}."]
-    allowed, rows, over = {"screening": 20, "commit": 120}, [], []
-    for name, level in data["levels"].items():
-        if level["wall_s"] > allowed[name]:
-            over.append(name)
-        if level["processes"]:
-            rows.append((name, level["processes"], f"{level['wall_s']:.1f}", allowed[name],
-                         f"{level['timed_s']:.1f}", f"{level['after_s']:.1f}",
-                         f"{level['busy']:.0%}"))  # fmt: skip
-    idle = [n for n, v in data["levels"].items() if v["processes"] and v["busy"] < 0.7]
-    verdict = "Both levels are within their limits." if not over else (
-        f"**Over the limit: {', '.join(over)}.**"
-    )  # fmt: skip
-    idle_said = f" **The GPU was busy for less than 70 %: {', '.join(idle)}.**" if idle else ""
-    return [
-        f"One evaluation of an honest variant ({data['variant']}): {data['status']}, gain "
-        f"{interval(data['gain'])}, hidden workloads {interval(data['hidden'])}. Wall seconds from "
-        "its build on, process starts and the builds for hidden workloads included. "
-        f"{verdict}{idle_said}",
-        "",
-        *grid(
-            (
-                "level",
-                "processes",
-                "seconds",
-                "allowed",
-                "of it timing",
-                "after the last process",
-                "GPU busy while timing",
-            ),
-            rows,
-        ),
-    ]

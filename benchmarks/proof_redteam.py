@@ -9,6 +9,7 @@ evaluation, alone on the GPU.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
-from proof_ground import Ground, load, relabelled, say
+from proof_ground import Ground, load, passed, relabelled, say
 from tests.redteam.gpu.cases import CASES, HONEST
 from tests.redteam.gpu.edits import Case, tree_of
 
@@ -25,7 +26,7 @@ from avo_cute.bench import Bench
 from avo_cute.build import Source
 from avo_cute.decision import Case as Decided
 from avo_cute.decision import screen
-from avo_cute.errors import AvoError
+from avo_cute.errors import AvoError, MachineFailed
 from avo_cute.measure.devices import Devices
 from avo_cute.measure.request import Effort
 from avo_cute.measure.rig import Rig
@@ -57,9 +58,12 @@ class RedTeam:
     ground: Ground
     cases: Sequence[Case] = (*CASES, *HONEST)
     lane: Callable[[Rig, int, float], Rig] = field(default_factory=lambda: lane_of)
+    until: float = math.inf  # by `passed`: no case is begun after that
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     built: dict[str, Future[Built]] = field(default_factory=dict)
     earlier: dict[str, list[str]] = field(default_factory=dict, init=False)
+    faults: list[str] = field(default_factory=list, init=False)
+    planned: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """What ended as expected in an earlier run into the same folder is kept; how the others
@@ -71,6 +75,7 @@ class RedTeam:
             for row in known["cases"]
             if not row["as_expected"]
         }
+        self.planned = [c.name for c in self.cases]
         self.cases = [c for c in self.cases if c.name not in self.rows]
 
     def start(self, pool: ThreadPoolExecutor) -> None:
@@ -96,20 +101,33 @@ class RedTeam:
         return list(found.values())
 
     def run(self) -> dict[str, Any]:
-        """Judge everything; the order is by what may happen to the GPU."""
+        """Judge everything; the order is by what may happen to the GPU.
+
+        Raises `MachineFailed` in the end where something could not be judged; the rest is kept.
+        """
+        self.ground.save("redteam", self.told())
         quiet = [c for c in self.cases if c.ends not in LAST]
         self._side_by_side(quiet, self.ground.rig.setting.limit_s)
         self._side_by_side([c for c in self.cases if c.ends in LAST], HANG_LIMIT_S)
+        for future in self.built.values():
+            future.cancel()
         honest = {c.name for c in HONEST}
-        self._speeds([c for c in self.cases if c.name in honest])
-        for case in self.cases:
+        judged = [c for c in self.cases if c.name in self.rows]
+        for case in judged:
             row = self.rows[case.name]
-            if case.name not in honest and row["status"] == PASSES:
+            if case.name not in honest and row["status"] == PASSES and passed() < self.until:
                 self._to_the_end(case)
+        try:
+            self._speeds([c for c in judged if c.name in honest])
+        except AvoError as error:
+            self.faults.append(f"speeds of honest variants: {error}")
+        if self.faults:
+            raise MachineFailed("; ".join(self.faults))
         return self.told()
 
     def told(self) -> dict[str, Any]:
-        return {"cases": list(self.rows.values()), "lanes": LANES, "hang_limit_s": HANG_LIMIT_S}
+        common = {"planned": self.planned, "lanes": LANES, "hang_limit_s": HANG_LIMIT_S}
+        return {"cases": list(self.rows.values()), **common}
 
     def _side_by_side(self, cases: Sequence[Case], limit_s: float) -> None:
         """In several lanes, each with processes of its own on the same GPU."""
@@ -120,11 +138,12 @@ class RedTeam:
 
         def one(case: Case) -> None:
             built = self.built[case.name]
-            while not built.done():
+            while not built.done() and passed() < self.until:
                 time.sleep(0.05)
             rig = lanes.get()
             try:
-                self._judge(case, built, rig)
+                if built.done() and passed() < self.until:
+                    self._judge(case, built, rig)
             finally:
                 lanes.put(rig)
 
@@ -132,8 +151,10 @@ class RedTeam:
             done = [pool.submit(one, case) for case in cases]
         for rig in rigs:
             rig.close()
-        for future in done:
-            future.result()
+        for case, future in zip(cases, done, strict=True):
+            if (error := future.exception()) is not None:
+                self.faults.append(f"{case.name}: {type(error).__name__}: {error}")
+                say(self.faults[-1])
 
     def _judge(self, case: Case, future: Future[Built], rig: Rig) -> None:
         began = time.monotonic()
@@ -195,8 +216,8 @@ class RedTeam:
 
     def _speeds(self, cases: Sequence[Case]) -> None:
         """Honest variants against the seed in the same rounds of one process."""
-        passed = [c for c in cases if self.rows[c.name]["status"] == PASSES]
-        timed = [c for c in passed if set(c.classes) == set(passed[0].classes)]
+        right = [c for c in cases if self.rows[c.name]["status"] == PASSES]
+        timed = [c for c in right if set(c.classes) == set(right[0].classes)]
         if not timed:
             return
         bench = self.built[timed[0].name].result().bench

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from proof_about import about
 from proof_ground import passed, save, say
+from proof_lineage import run_of
 
+from avo_cute.errors import AvoError, BadInput
 from avo_cute.lineage import Lineage
 from avo_cute.plan import default_target
-from avo_cute.records import Attempt, Status
-from avo_cute.stats import median, spearman
-from avo_cute.task import find_task
 
 ENGINE = Path(__file__).resolve().parent.parent / "engine"
-LINEAGE, RUN = "lineage.git", "proof"
-VERIFY_S = 150.0  # what `verify` may take
-SPARE_S = 30.0  # to stop a run and to read its lineage
+LINEAGE, BUNDLE, RUN = "lineage.git", "lineage.bundle", "proof"
+VERIFY_S = 200.0  # what `verify` may take
+SPARE_S = 20.0  # to stop a run and to read its lineage
+KEEP_S = 30.0  # between two looks at a run that goes on
+Keep = Callable[[Mapping[str, Any]], None]
 BULKY = ("estimates", "facts", "launches", "note")  # of a verification: in the lineage
 
 
@@ -34,51 +35,82 @@ def evolve(out: Path, jobs: int, minutes: float, within: float) -> None:
     target = default_target()
     words = ["evolve", "--operator", "search", "--target", target, "--run", RUN]
     words += ["--jobs", str(jobs), "--hours", f"{minutes / 60:.4f}"]
-    told = _command(words, out / LINEAGE, out / "evolve.log", within)
-    _keep(out, "evolve", RUN, {"target": target, "minutes": minutes, "command": told})
+    facts = {"target": target, "minutes": minutes}
+    _run(words, out, "evolve", RUN, facts, within)
     if passed() + VERIFY_S < within:
-        verify(out, jobs)
+        verify(out, jobs, within)
     else:
         say("no time left to verify: run the part verify")
 
 
-def verify(out: Path, jobs: int) -> None:
+def verify(out: Path, jobs: int, within: float) -> None:
     """Rebuild and measure the best version again."""
-    if not Lineage.open(out / LINEAGE).best(RUN).number:
-        say("nothing was accepted, so there is nothing to verify")
+    start: dict[str, Any] = {"part": "verify", **about(), "target": default_target()}
+    lineage = _lineage(out)
+    if lineage is None or RUN not in lineage.runs() or not lineage.best(RUN).number:
+        why = "nothing was accepted, so there is nothing to verify"
+        say(why)
+        save(out / "verify.json", {**start, "why": why})
         return
     words = ["verify", "best", "--run", RUN, "--jobs", str(jobs), "--json"]
-    told = _command(words, out / LINEAGE, out / "verify.log")
+    told = _command(words, out / LINEAGE, out / "verify.log", within)
     said = _json(out / "verify.log")
     kept = {key: value for key, value in said.items() if key not in BULKY}
-    save(out / "verify.json", {"target": default_target(), "command": told, "said": kept})
+    save(out / "verify.json", {**start, "command": told, "said": kept})
     _bundle(out)
+
+
+def is_verified(data: Mapping[str, Any] | None) -> bool:
+    """Whether a verification came to an answer, whichever."""
+    return data is not None and "holds" in data.get("said", {})
 
 
 def gqa(out: Path, jobs: int, minutes: float, within: float, group: str) -> None:
     """The best version of `evolve` on other workloads, in the same lineage."""
-    run = f"{RUN}-{group}"
-    words = ["evolve", "--operator", "search", "--from", f"lineage/{RUN}", "--workloads", group]
+    run, lineage = f"{RUN}-{group}", _lineage(out)
+    if lineage is None:
+        raise BadInput(f"{out} has neither {LINEAGE} nor {BUNDLE} of evolve")
+    words = ["evolve", "--operator", "search", "--workloads", group]
+    words += [] if run in lineage.runs() else ["--from", f"lineage/{RUN}"]
     words += ["--run", run, "--target", default_target()]
     words += ["--jobs", str(jobs), "--hours", f"{minutes / 60:.4f}"]
-    told = _command(words, out / LINEAGE, out / "gqa.log", within)
-    facts = {"target": default_target(), "minutes": minutes, "group": group, "command": told}
-    _keep(out, "gqa", run, facts)
+    facts = {"target": default_target(), "minutes": minutes, "group": group}
+    _run(words, out, "gqa", run, facts, within)
+
+
+def _run(
+    words: Sequence[str], out: Path, part: str, run: str, facts: Mapping[str, Any], within: float
+) -> None:
+    """Evolve, and keep what the lineage has meanwhile: whoever ends us loses little."""
+
+    def keep(told: Mapping[str, Any]) -> None:
+        _keep(out, part, run, {**facts, "command": told})
+
+    keep(_command(words, out / LINEAGE, out / f"{part}.log", within, keep))
 
 
 def _command(
-    words: Sequence[str], lineage: Path, log: Path, within: float = math.inf
+    words: Sequence[str],
+    lineage: Path,
+    log: Path,
+    within: float,
+    keep: Keep | None = None,
 ) -> dict[str, Any]:
     """Run avo-cute, its output into `log` and onto ours; returns what happened.
 
-    It is stopped in time for what follows where it would go on beyond `within`.
+    It is stopped in time for what follows where it would go on beyond `within`. `keep` is called
+    now and then with what is known so far.
     """
     command = [sys.executable, "-m", "avo_cute", words[0], "--lineage", str(lineage), *words[1:]]
     paths = [str(ENGINE), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     say(" ".join(["avo-cute", *words]))
-    began, stopped = time.time(), threading.Event()
+    shown = ["avo-cute", words[0], "--lineage", LINEAGE, *words[1:]]
+    began, stopped, ended = time.time(), threading.Event(), threading.Event()
+    told = {"words": shown, "began": int(began)}
     quiet = "--json" in words
+    looking = threading.Thread(target=_keep_on, args=(keep, told, ended), daemon=True)
+    looking.start()
     with log.open("w") as file:
         errors = sys.stderr if quiet else subprocess.STDOUT
         process = subprocess.Popen(
@@ -94,11 +126,21 @@ def _command(
                 print(line, end="", flush=True)
         code = process.wait()
         timer.cancel()
+    ended.set()
+    looking.join()  # else its last look could come after ours
     seconds = time.time() - began
     say(f"{words[0]} ended with {code} after {seconds:.0f} s")
-    shown = ["avo-cute", words[0], "--lineage", LINEAGE, *words[1:]]
-    told = {"words": shown, "code": code, "began": int(began), "seconds": seconds}
-    return {**told, "stopped": stopped.is_set()}
+    return {**told, "code": code, "seconds": seconds, "stopped": stopped.is_set()}
+
+
+def _keep_on(keep: Keep | None, told: Mapping[str, Any], ended: threading.Event) -> None:
+    """What is kept meanwhile has no exit code. A look that fails is made up for by the next."""
+    if keep is None:
+        return
+    while not ended.wait(KEEP_S):
+        seconds = time.time() - float(told["began"])
+        with suppress(AvoError, OSError, ValueError, LookupError):
+            keep({**told, "code": None, "seconds": seconds, "stopped": False})
 
 
 def _stop(process: subprocess.Popen[str], stopped: threading.Event) -> None:
@@ -123,13 +165,21 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _keep(out: Path, part: str, run: str, facts: Mapping[str, Any]) -> None:
-    _bundle(out)
-    lineage = Lineage.open(out / LINEAGE)
-    if run in lineage.runs():
-        known = told(lineage, run)
+    lineage = _lineage(out)
+    if lineage is not None and run in lineage.runs():
+        _bundle(out)
+        known = run_of(lineage, run)
     else:
         known = {"run": run, "attempts": [], "why": last_line(out / f"{part}.log")}
-    save(out / f"{part}.json", {"part": part, **facts, **known})
+    save(out / f"{part}.json", {"part": part, **about(), **facts, **known})
+
+
+def _lineage(out: Path) -> Lineage | None:
+    """The lineage of OUT, made from its bundle where only that came along; None without either."""
+    if not Lineage.exists(out / LINEAGE) and (out / BUNDLE).is_file():
+        words = ["git", "clone", "--quiet", "--mirror", str(out / BUNDLE), str(out / LINEAGE)]
+        subprocess.run(words, check=True)
+    return Lineage.open(out / LINEAGE) if Lineage.exists(out / LINEAGE) else None
 
 
 def last_line(path: Path) -> str:
@@ -139,135 +189,7 @@ def last_line(path: Path) -> str:
 
 def _bundle(out: Path) -> None:
     """The whole lineage in one file, with every sample of every attempt."""
+    scratch = out / f"{BUNDLE}.part"
     words = ["git", "--git-dir", str(out / LINEAGE), "bundle", "create", "--quiet"]
-    subprocess.run([*words, str(out / "lineage.bundle"), "--all"], check=False)
-
-
-def told(lineage: Lineage, run: str) -> dict[str, Any]:
-    """Everything that the lineage knows of a run, as plain data."""
-    facts = lineage.run_facts(run)
-    workloads = find_task(facts["Task"]).select(facts["Workloads"])
-    attempts = lineage.attempts(run)
-    samples = raw_of(lineage, run)
-    start = next((a for a in attempts if a.number == 0), None)
-    rows = [_row(a, samples.get(a.number, [])) for a in attempts]
-    return {
-        "run": run,
-        "workloads": [w.name for w in workloads],
-        "start": None if start is None else {"cycles": _floats(start, "Cycles")},
-        "attempts": rows,
-        "calibrations": _calibrations(lineage),
-        "accepted_diffs": {
-            str(a.number): lineage.diff(a.parent, a.commit)[:6000]
-            for a in attempts
-            if a.status is Status.ACCEPTED and a.number
-        },
-    }
-
-
-def _row(attempt: Attempt, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    facts = attempt.trailers
-    keep = ("Score-kind", "Score-interval", "Level", "Hidden", "Device", "Tflops", "Artifact")
-    return {
-        "number": attempt.number,
-        "commit": attempt.commit,
-        "status": str(attempt.status),
-        "subject": attempt.subject,
-        "seen": attempt.body.partition("What was seen: ")[2].partition("\n")[0],
-        "when": attempt.when,
-        "score": attempt.score,
-        "gain": attempt.gain,
-        "cycles": _floats(attempt, "Cycles"),
-        "gains": _floats(attempt, "Gains"),
-        "against_seed": against_seed(results),
-        "measuring": measuring(results),
-        **{key.lower().replace("-", "_"): facts[key] for key in keep if key in facts},
-    }
-
-
-def _floats(attempt: Attempt, key: str) -> list[float]:
-    try:
-        return [float(word) for word in attempt.trailers.get(key, "").split()]
-    except ValueError:
-        return []
-
-
-def raw_of(lineage: Lineage, run: str) -> dict[int, list[dict[str, Any]]]:
-    """The results of every measured attempt, by its number, from the sessions' transcripts."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    for ref in lineage.repo.refs(f"refs/sessions/{run}"):
-        entries = lineage.repo.read_tree(ref)
-        names = [n for n in entries if n.startswith("attempt-") and n.endswith(".json")]
-        blobs = lineage.repo.read_blobs([entries[n].blob for n in names])
-        for name, blob in zip(names, blobs, strict=True):
-            found[int(name[len("attempt-") : -len(".json")])] = json.loads(blob or b"[]")
-    return found
-
-
-def against_seed(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Log of the speed-up over the seed by public workload: the median of paired valid rounds.
-
-    The seed is an arm of its own, or the incumbent where none was accepted yet.
-    """
-    ratios: dict[str, list[float]] = {}
-    for result in results:
-        for s in result["samples"]:
-            if s["role"] == "public" and s["mode"] == "sustained":
-                base = s["times"].get("seed", s["times"].get("incumbent", ()))
-                pairs = zip(base, s["times"].get("candidate", ()), s["void"], strict=False)
-                kept = [math.log(b / c) for b, c, void in pairs if not void and b > 0 and c > 0]
-                ratios.setdefault(s["workload"], []).extend(kept)
-    return {name: median(values) for name, values in ratios.items() if values}
-
-
-def measuring(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What measuring cost: processes, seconds, and how busy the GPU was while timing."""
-    voids = Counter(
-        why.partition(":")[0].partition(" for ")[0]
-        for r in results
-        for s in r["samples"]
-        for why in s["void"]
-    )
-    rounds = sum(voids.values())
-    voids.pop("", None)
-    keys = ("wall_s", "timed_s", "busy_s")
-    sums = {key: math.fsum(r[key] for r in results) for key in keys}
-    return {"processes": len(results), **sums, "rounds": rounds, "void": dict(voids)}
-
-
-def rank_correlation(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Spearman of the static gain over the seed with the measured one, over all attempts that
-    have both and are not the seed's own estimate: by workload, by mask, and for the mean."""
-    names, start = data["workloads"], (data.get("start") or {}).get("cycles", [])
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    for a in data["attempts"]:
-        cycles, seen = a["cycles"], a["against_seed"]
-        if not a["number"] or len(cycles) != len(names) or set(seen) != set(names):
-            continue
-        static = {n: math.log(s / c) for n, s, c in zip(names, start, cycles, strict=True)}
-        groups = {n: [n] for n in names} | {"all": list(names)}
-        for mask in ("causal", "full"):
-            groups[mask] = [n for n in names if f"-{mask}-" in n]
-        for group, of in groups.items():
-            if of:
-                x, y = (math.fsum(gains[n] for n in of) / len(of) for gains in (static, seen))
-                pairs.setdefault(group, []).append((x, y))
-    return {g: {"n": len(p), "spearman": _spearman(p)} for g, p in pairs.items()}
-
-
-def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
-    try:
-        return spearman([x for x, _ in pairs], [y for _, y in pairs])
-    except ValueError:
-        return None
-
-
-def _calibrations(lineage: Lineage) -> dict[str, Any]:
-    found = {}
-    for ref in lineage.repo.refs("refs/calibrations"):
-        entry = lineage.repo.read_tree(ref).get("calibration.json")
-        if entry is not None:
-            found[ref.removeprefix("refs/calibrations/")] = json.loads(
-                lineage.repo.read_blobs([entry.blob])[0]
-            )
-    return found
+    if subprocess.run([*words, str(scratch), "--all"], check=False).returncode == 0:
+        scratch.rename(out / BUNDLE)

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
 
 from proof_ground import Ground, plain, raw, relabelled, say
+from proof_parts import DELAYS
 
 from avo_cute.bench import Bench
 from avo_cute.decision import Case, compare, decide, screen
+from avo_cute.errors import MachineFailed
 from avo_cute.measure.floor import floor
-from avo_cute.measure.request import Effort, samples_of
-from avo_cute.measure.rig import Rig
+from avo_cute.measure.request import Effort, Result, samples_of
 from avo_cute.once import baselines_of
 from avo_cute.readiness import ALIKE
-from avo_cute.records import Samples, Status, Workload
-from avo_cute.score import evaluate, standing_of
+from avo_cute.records import Samples, Workload
 from avo_cute.stats import calibrate, log_ratios, median, robust_sd, tflops
 
 PROCESSES, COMPARISONS = 6, 300
-DELAYS = (0.0025, 0.005, 0.01, 0.02)
-DELAYED = ("mha-causal-4k", "mha-causal-32k", "mha-full-8k")  # 1 to 12 ms a launch
+SPARE_PROCESSES = 2  # further ones, to replace those that fail
+COPY = "loaded-again"  # the arm of a copied library
+SAME, APART = "the same library", "the library and its copy"
 DELAY_EFFORT = Effort(warm_s=0.3, rounds=12, families="none", large=False)
 TABLE_EFFORT = Effort(warm_s=0.3, rounds=7, families="none", large=False)
 COLD_LAUNCHES = 10
-HONEST = "tile-n-176"  # the variant whose evaluation is timed
 
 Processes = Sequence[Sequence[Samples]]
 
@@ -48,16 +47,20 @@ def aa(ground: Ground, processes: int = PROCESSES, effort: Effort = ALIKE) -> di
     kernels = {
         "candidate": libraries,
         "incumbent": libraries,
-        "loaded-again": ground.copied(libraries, "again"),
+        COPY: ground.copied(libraries, "again"),
     }
-    results = []
-    for number in range(processes):
-        results.append(ground.measure(bench.workloads, dict(kernels), effort))
-        say(f"A/A: process {number + 1} of {processes}, {results[-1].wall_s:.1f} s")
-        ground.save("aa", {"processes": [raw(r) for r in results]})
+    results: list[Result] = []
+    lost: list[str] = []
+    while len(results) < processes and len(results) + len(lost) < processes + SPARE_PROCESSES:
+        try:
+            results.append(ground.measure(bench.workloads, dict(kernels), effort))
+        except MachineFailed as error:
+            lost.append(str(error))
+        say(f"A/A: {len(results)} of {processes} processes, {len(lost)} failed")
+        ground.save("aa", {"processes": [raw(r) for r in results], "lost": lost})
     found = calibrate([r.samples for r in results])
     ground.rig.calibrations |= {gpu.name: found for gpu in ground.rig.gpus}
-    told: dict[str, Any] = plain({"processes": [raw(r) for r in results]})
+    told: dict[str, Any] = plain({"processes": [raw(r) for r in results], "lost": lost})
     return told
 
 
@@ -65,17 +68,19 @@ def null_comparisons(processes: Processes, count: int = COMPARISONS) -> list[dic
     """`count` different comparisons of equal arms, each decided as a candidate would be.
 
     A comparison takes three processes and in each of them two arms, drawn at random; the margin
-    comes from the processes that it does not take. Needs six processes.
+    comes from the processes that it does not take. Needs six processes. Half of them compare one
+    library with itself in all three, half with its copy (as far as there are so many).
     """
     rng = random.Random(2026)
     arms = sorted({arm for s in processes[0] for arm in s.times})
-    pairs = list(permutations(arms, 2))
     triples = list(combinations(range(len(processes)), 3))
     drawn: dict[tuple[Any, ...], None] = {}
-    most = len(triples) * len(pairs) ** 3
-    while len(drawn) < min(count, most):
-        triple = triples[len(drawn) % len(triples)]
-        drawn[(triple, tuple(rng.choice(pairs) for _ in triple))] = None
+    for kind, wanted in ((SAME, count // 2), (APART, count)):
+        pairs = [p for p in permutations(arms, 2) if (COPY in p) == (kind == APART)]
+        most = len(drawn) + len(triples) * len(pairs) ** 3
+        while len(drawn) < min(wanted, most):
+            triple = triples[len(drawn) % len(triples)]
+            drawn[(triple, tuple(rng.choice(pairs) for _ in triple))] = None
     return [_null(processes, triple, chosen, n) for n, (triple, chosen) in enumerate(drawn)]
 
 
@@ -97,6 +102,7 @@ def _null(
     return {
         "processes": triple,
         "pairs": ["/".join(pair) for pair in pairs],
+        "kind": APART if any(COPY in pair for pair in pairs) else SAME,
         "screened": str(first.status or ""),
         "status": str(ruling.status),
         "gain": ruling.gain,
@@ -137,6 +143,8 @@ def _rms(values: Sequence[float]) -> float:
 def aa_ruled(data: dict[str, Any]) -> dict[str, Any]:
     """The raw processes of `aa`, with comparisons and spreads."""
     processes = [[samples_of(s) for s in p["samples"]] for p in data["processes"]]
+    if len(processes) < PROCESSES:
+        raise MachineFailed(f"{len(processes)} of {PROCESSES} processes were measured")
     return {**data, "comparisons": null_comparisons(processes), "spreads": spreads(processes)}
 
 
@@ -146,17 +154,23 @@ def aa_ruled(data: dict[str, Any]) -> dict[str, Any]:
 def detect(ground: Ground, effort: Effort = DELAY_EFFORT) -> dict[str, Any]:
     """The seed against itself with a known delay behind every launch of the candidate."""
     bench = default_bench(ground)
-    chosen = [w for w in bench.workloads if w.name in DELAYED] or list(bench.workloads[:3])
+    chosen = bench.workloads
     libraries = ground.seed_libraries(bench, chosen)
-    data: dict[str, Any] = {"workloads": [w.name for w in chosen], "delays": []}
-    for delay in DELAYS:
+    data: dict[str, Any] = {"workloads": [w.name for w in chosen], "planned": DELAYS, "delays": []}
+    for delay in sorted(DELAYS, reverse=True):  # the cheapest first
         kernels: dict[str, Mapping[str, str]] = dict.fromkeys(("candidate", "incumbent"), libraries)
         finer = max(1, min(4, round(0.01 / delay)))  # a smaller delay takes more rounds to see
         asked = replace(effort, rounds=effort.rounds * finer)
-        result = ground.measure(chosen, kernels, asked, delay=delay)
-        found = compare([result.samples], data["workloads"], seed=int(delay * 1e6))
-        data["delays"].append({"delay": delay, **seen_delay(found), "raw": raw(result)})
-        say(f"delay {delay:.2%}: seen {data['delays'][-1]['seen']:.3%}")
+        row: dict[str, Any] = {"delay": delay, "rounds": asked.rounds}
+        try:
+            result = ground.measure(chosen, kernels, asked, delay=delay)
+        except MachineFailed as error:
+            row |= {**seen_delay(None), "why": str(error)}
+        else:
+            found = compare([result.samples], data["workloads"], seed=int(delay * 1e6))
+            row |= {**seen_delay(found), "raw": raw(result)}
+        data["delays"].append(row)
+        say(f"delay {delay:.2%}: seen {row['seen']:.3%} {row.get('why', '')}")
         ground.save("detect", data)
     return data
 
@@ -183,17 +197,23 @@ def table(ground: Ground, effort: Effort = TABLE_EFFORT) -> dict[str, Any]:
     for w in ground.task.workloads:
         groups[w.groups[0]].append(w)
     default = ground.task.settings.default_group
-    data: dict[str, Any] = {"rows": [], "raw": {}}
+    data: dict[str, Any] = {"rows": [], "raw": {}, "failed": {}}
+    data["planned"] = [w.name for w in ground.task.workloads]
     for group, workloads in groups.items():
         bench = ground.bench(workloads)
-        kernels = {"candidate": ground.seed_libraries(bench, workloads)}
         asked = replace(effort, cold=COLD_LAUNCHES if group == default else 0)
-        result = ground.measure(
-            workloads, dict(kernels), asked, baselines=baselines_of(ground.task)
-        )
-        data["raw"][group] = raw(result)
-        data["rows"] += [row(ground, w, result.samples) for w in workloads]
-        say(f"table of {group}: {result.wall_s:.1f} s")
+        try:
+            kernels = {"candidate": ground.seed_libraries(bench, workloads)}
+            result = ground.measure(
+                workloads, dict(kernels), asked, baselines=baselines_of(ground.task)
+            )
+        except MachineFailed as error:
+            data["failed"][group] = str(error)
+            say(f"table of {group} FAILED: {error}")
+        else:
+            data["raw"][group] = raw(result)
+            data["rows"] += [row(ground, w, result.samples) for w in workloads]
+            say(f"table of {group}: {result.wall_s:.1f} s")
         ground.save("table", data)
     return data
 
@@ -222,63 +242,3 @@ def row(ground: Ground, workload: Workload, samples: Sequence[Samples]) -> dict[
 def _counted(values: Iterable[float], void: Iterable[str]) -> float:
     kept = [v for v, why in zip(values, void, strict=True) if not why and v == v]
     return median(kept) if kept else math.nan
-
-
-# What one candidate costs.
-
-
-class Clocked:
-    """A rig that notes when each process was asked and when it had answered."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-        self.calls: list[dict[str, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rig, name)
-
-    def measure(self, request: Any) -> Any:
-        began = time.monotonic()
-        result = self._rig.measure(request)
-        ended = time.monotonic()
-        told = {"began": began, "ended": ended, "families": request.effort.families}
-        told |= {"wall_s": result.wall_s, "busy_s": result.busy_s, "timed_s": result.timed_s}
-        self.calls.append(told)
-        return result
-
-
-def limits(ground: Ground, changed: Mapping[str, bytes], title: str) -> dict[str, Any]:
-    """One real evaluation of an honest variant, through both levels whatever screening says."""
-    bench = default_bench(ground)
-    seed = ground.seed(bench)
-    source = ground.source(changed, "honest")
-    evaluate(source, bench, None)  # built: the limits are for measuring
-    rig = Clocked(ground.rig)
-    timed = replace(bench, rig=rig)  # type: ignore[arg-type]
-    standing = standing_of(seed, seed)
-    began = time.monotonic()
-    verdict = evaluate(source, timed, standing, ground.export)
-    middle = rig.calls[0]["ended"] if rig.calls else began
-    levels = {"screening": (began, middle, rig.calls[:1])}
-    if len(rig.calls) == 1 and verdict.status is not Status.ACCEPTED:
-        middle = time.monotonic()
-        verdict = evaluate(source, replace(timed, thorough=True), standing, ground.export)
-    levels["commit"] = (middle, time.monotonic(), rig.calls[1:])
-    found = verdict.measured
-    data = {
-        "variant": title,
-        "status": str(verdict.status),
-        "reason": verdict.reason,
-        "gain": None if found is None else found.gain,
-        "hidden": None if found is None else found.hidden,
-        "levels": {name: _level(*level) for name, level in levels.items()},
-    }
-    ground.save("limits", data)
-    return data
-
-
-def _level(began: float, ended: float, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    timed, busy = (math.fsum(c[key] for c in calls) for key in ("timed_s", "busy_s"))
-    told = {"wall_s": ended - began, "processes": len(calls), "timed_s": timed}
-    told["after_s"] = ended - max((c["ended"] for c in calls), default=ended)
-    return told | {"busy": busy / timed if timed else math.nan, "calls": list(calls)}

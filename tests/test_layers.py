@@ -7,7 +7,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "engine" / "avo_cute"
 LAYERS = {
-    0: {"errors", "records", "config", "trailers", "stats", "decision", "tomlfile", ""},
+    0: {
+        "errors",
+        "records",
+        "config",
+        "trailers",
+        "stats",
+        "decision",
+        "tomlfile",
+        "budget",
+        "prompts",
+        "",
+    },
     1: {
         "repo",
         "seed",
@@ -16,6 +27,7 @@ LAYERS = {
         "runs",
         "runlock",
         "calibrations",
+        "transcripts",
         "workspace",
         "globs",
         "treefiles",
@@ -40,8 +52,30 @@ LAYERS = {
         "bench",
         "score",
     },
-    3: {"operators"},
-    4: {"recording", "readiness", "run", "plan", "once", "verify", "executor", "evolve"},
+    3: {
+        "operators",
+        "model",
+        "knowledge",
+        "catalogue",
+        "memory",
+        "supervisor",
+        "tools",
+        "agent",
+    },
+    4: {
+        "recording",
+        "readiness",
+        "seen",
+        "session",
+        "run",
+        "plan",
+        "once",
+        "agreement",
+        "verify",
+        "executor",
+        "evolve",
+        "mcp_server",
+    },
     5: {"cli", "__main__"},
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names}

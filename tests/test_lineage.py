@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from avo_cute import lineage as module
+from avo_cute import transcripts
 from avo_cute.errors import BadInput, Busy, Refused
 from avo_cute.lineage import AttemptDraft, Lineage
 from avo_cute.records import Status
@@ -176,19 +177,28 @@ def test_a_measured_score_is_never_compared_with_a_static_one(made):
 
 def test_transcripts_milestones_and_notes(made):
     best = made.record(draft(made, status=Status.ACCEPTED)).commit
-    first = made.record_transcript(RUN, 1, {"transcript.jsonl": b"{}\n"})
-    second = made.record_transcript(RUN, 1, {"transcript.jsonl": b"{}{}\n"})
+    first = transcripts.keep(made.repo, RUN, 1, {"transcript.jsonl": b"{}\n"}, {})
+    more = {"transcript.jsonl": b"{}{}\n", "turns/0001.json": b"[]"}
+    second = transcripts.keep(made.repo, RUN, 1, more, {"Cost-usd": "1.5"})
+    third = transcripts.keep(made.repo, RUN, 1, {"notes.md": b"* it is slow\n"}, {"Cost-usd": "2"})
     assert made.repo.read_commit(second).parents == (first,)
     assert git(made, "show", f"refs/sessions/{RUN}/0001:transcript.jsonl") == "{}{}"
+    transcripts.keep(made.repo, RUN, 12, {"notes.md": b"* later\n"}, {})
+    one, twelve = transcripts.sessions(made.repo, RUN)
+    assert (one.number, one.commit, one.trailers["Cost-usd"]) == (1, third, "2")
+    assert transcripts.read(made.repo, one, "notes.md") == "* it is slow\n"
+    assert transcripts.read(made.repo, twelve, "turns/0001.json") == ""
+    assert transcripts.last_session(made.repo, RUN) == 12
+    assert transcripts.sessions(made.repo, "other") == []
     name = f"milestone/{RUN}/plus-1-percent"
     made.tag_milestone(name, best, "+1.00% over the seed")
     made.tag_milestone(name, made.seed("t"), "later")
     assert made.resolve(name) == best
     assert git(made, "tag", "-l", "-n1", name).endswith("+1.00% over the seed")
     assert made.read_note(best) is None
-    made.write_note(best, "Score: 1.01\n")
-    made.write_note(best, "Score: 1.02\n")
-    assert made.read_note(best) == "Score: 1.02\n"
+    made.add_note(best, "Score: 1.01\n")
+    made.add_note(best, "Score: 1.02\n")
+    assert made.read_note(best) == "Score: 1.01\n\nScore: 1.02\n"
     assert "Score: 1.02" in git(made, "log", "-1", "--notes=bench", best)
 
 
@@ -222,8 +232,8 @@ def test_every_command_of_the_readme_works(made, tmp_path):
     made.record(draft(made, status=Status.NO_CHANGE, number=0, tree=made.tree(made.seed("t"))))
     made.record(draft(made, "x = 1\n", Status.INCORRECT))
     best = made.record(draft(made, "x = 2\n", Status.ACCEPTED)).commit
-    made.record_transcript(RUN, 1, {"transcript.jsonl": b"{}\n"})
-    made.write_note(best, "again: 1.5\n")
+    transcripts.keep(made.repo, RUN, 1, {"transcript.jsonl": b"{}\n"}, {})
+    made.add_note(best, "again: 1.5\n")
     blocks = README.read_text().split("```sh\n")[1:]
     blocks = [block.partition("```")[0].replace("/tmp/", f"{tmp_path}/") for block in blocks]
     *inside, in_fork = blocks

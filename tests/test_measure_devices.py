@@ -15,13 +15,16 @@ from pathlib import Path
 import pytest
 
 from avo_cute import sandbox
+from avo_cute.config import DEFAULT_TARGET
 from avo_cute.errors import BadInput, MachineFailed
 from avo_cute.measure import devices as module
 from avo_cute.measure.devices import Devices, Gpu, find_devices
 from avo_cute.measure.process import Confinement, Setting
 from avo_cute.measure.request import Effort, MeasureRequest
-from avo_cute.measure.rig import Rig
+from avo_cute.measure.rig import Rig, open_rig
+from avo_cute.plan import Wanted, default_target, make_bench
 from avo_cute.records import Status
+from avo_cute.target import find_target
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 PYTHON = (sys.executable, "-I", "-S")
@@ -249,7 +252,17 @@ def test_a_process_that_died_ahead_is_replaced(setting, tmp_path):
 @pytest.fixture
 def eight(monkeypatch):
     """A machine with eight GPUs, as NVML would list them."""
-    gpus = tuple(Gpu(n, f"GPU-{n}{n}cafe") for n in range(8))
+    gpus = tuple(Gpu(n, f"GPU-{n}{n}cafe", "NVIDIA H200") for n in range(8))
+    monkeypatch.setattr(module, "_gpus", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return gpus
+
+
+@pytest.fixture
+def mixed(monkeypatch):
+    """A machine whose first GPU is another model than the two others."""
+    models = ("NVIDIA RTX A4000", "NVIDIA H200", "NVIDIA H200", "NVIDIA H100 PCIe")
+    gpus = tuple(Gpu(n, f"GPU-{n}{n}cafe", model) for n, model in enumerate(models))
     monkeypatch.setattr(module, "_gpus", lambda: gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return gpus
@@ -260,31 +273,104 @@ def eight(monkeypatch):
     [
         ("", None, range(8)),
         ("0,3", None, [0, 3]),
-        (" 7 , 1", None, [1, 7]),
+        (" 7 , 1,", None, [1, 7]),
         ("5", "1,2", [5]),
-        ("", "1,2", [1, 2]),
-        ("", "GPU-44", [4]),
-        ("", "", range(8)),
+        ("5", "-1", [5]),
         ("0,GPU-00cafe", None, [0]),
+        ("", "1,2", [1, 2]),
+        ("", " 2, 1 ", [1, 2]),
+        ("", "GPU-44", [4]),
+        ("", "GPU-44cafe,0", [0, 4]),
+        ("", "", []),
+        ("", "-1", []),
+        ("", "NoDevFiles", []),
+        ("", "3,-1,5", [3]),
+        ("", "8", []),
+        ("", "GPU-", []),  # may mean any
+        ("", "MIG-1c2d", []),
+        ("", "6,MIG-GPU-11cafe/1/0", [6]),
     ],
 )
-def test_the_devices_asked_for(eight, monkeypatch, wanted, visible, found):
+def test_the_devices_asked_for_or_shown(eight, monkeypatch, wanted, visible, found):
+    """CUDA's own rules: it reads the variable up to the first word that it does not know."""
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [gpu.index for gpu in find_devices(wanted)] == [*found]
+    assert [gpu.index for gpu in find_devices(wanted, "h200")] == [*found]
 
 
-@pytest.mark.parametrize("wanted", ["8", "0,9", "-1", "all", "GPU-99"])
+@pytest.mark.parametrize("wanted", ["8", "0,9", "-1", "all", "GPU-99", "0,none", "MIG-1c2d"])
 def test_a_device_that_is_not_there_is_named(eight, wanted):
-    with pytest.raises(BadInput, match=r"0, 1, 2, 3, 4, 5, 6, 7"):
+    with pytest.raises(BadInput, match=r"GPU 0 \(NVIDIA H200\), .* GPU 7 \(NVIDIA H200\)$"):
         find_devices(wanted)
 
 
-def test_no_gpu_is_said():
-    if module._gpus():
-        pytest.skip("there is one")
+@pytest.mark.parametrize("wanted", [",", " ", ", ,", "\t"])
+def test_a_list_of_no_devices_is_refused(eight, wanted):
+    with pytest.raises(BadInput, match="names no GPU") as refused:
+        find_devices(wanted, "h200")
+    assert "\n" not in str(refused.value)
+
+
+def test_only_gpus_of_the_target_are_measured_on(mixed):
+    said = []
+    assert [gpu.index for gpu in find_devices("", "h200", said.append)] == [1, 2]
+    line = "not measured on, as the target is h200: GPU 0 (NVIDIA RTX A4000), GPU 3"
+    assert len(said) == 1 and said[0].startswith(line)
+    said.clear()
+    assert find_devices("", "b200", said.append) == ()
+    assert len(said) == 1 and "the target is b200" in said[0]
+    assert [gpu.index for gpu in find_devices("1,2", "h200", said.append)] == [1, 2]
+    assert len(said) == 1
+
+
+def test_a_gpu_of_another_model_is_refused_where_it_is_asked_for(mixed):
+    with pytest.raises(BadInput, match=r"the target is h200, which is not GPU 0 \(NVIDIA RTX"):
+        find_devices("0,1", "h200")
+
+
+def test_the_target_is_found_wherever_it_stands(mixed, monkeypatch):
+    """On the bus the fitting GPU may come after another one."""
+    assert default_target() == "h200"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert default_target() == DEFAULT_TARGET
+
+
+def test_hidden_gpus_are_said_once_and_leave_the_estimate(eight, monkeypatch, softmax_bench):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said = []
+    assert find_devices("", "h200", said.append) == ()
+    assert said == ["CUDA_VISIBLE_DEVICES= leaves no GPU to measure on"]
+    watch, wanted = Said(), Wanted(Path("unused"))
+    bench = make_bench(softmax_bench.task, find_target("h200"), "all", wanted, map, watch)
+    assert bench.rig is None and watch.lines == said
+
+
+@pytest.mark.parametrize("wanted", ["none", " none "])
+def test_none_is_for_estimates(eight, wanted, softmax_bench):
+    asked = Wanted(Path("unused"), devices=wanted)
+    bench = make_bench(softmax_bench.task, find_target("h200"), "all", asked, map, Said())
+    assert bench.rig is None
+
+
+class Said:
+    """A watch that keeps what it was told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def phase(self, text):
+        self.lines.append(text)
+
+
+def test_no_gpu_is_no_rig(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_gpus", lambda: ())
+    said = []
+    assert find_devices("", "h200", said.append) == () and said == []
+    with pytest.raises(BadInput, match="this machine has no GPU"):
+        find_devices("0", "h200")
     with pytest.raises(MachineFailed, match="no GPU"):
-        find_devices()
+        open_rig(tmp_path, tmp_path, (), said.append)
 
 
 def test_names_are_safe_as_files():

@@ -160,15 +160,15 @@ def test_a_real_launch_is_profiled_or_says_why_not(judged, tmp_path):
 
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    from avo_cute.gpu import find_gpu
+    from avo_cute.measure.devices import find_devices
 
-    found = find_gpu()
     bench, verdict = judged
-    if found is None or found.target != bench.target.name:
+    gpus = find_devices("", bench.target.name)
+    if not gpus:
         pytest.skip(f"objects for {bench.target.title} do not run here")
     from avo_cute.measure.rig import open_rig
 
-    rig = open_rig(bench.task.directory, tmp_path, "", lambda text: None)
+    rig = open_rig(bench.task.directory, tmp_path, gpus, lambda text: None)
     text = profile_of(verdict, replace(bench, rig=rig))
     assert "SASS of " in text
     assert "counters of one launch" in text or "no counters: " in text

@@ -165,9 +165,11 @@ def rig(tmp_path_factory):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+    from avo_cute.measure.devices import find_devices
     from avo_cute.measure.rig import open_rig
 
-    opened = open_rig(FA4.directory, tmp_path_factory.mktemp("rig"), "", lambda _: None)
+    folder = tmp_path_factory.mktemp("rig")
+    opened = open_rig(FA4.directory, folder, find_devices("", "h200"), lambda _: None)
     yield opened
     opened.close()
 

@@ -1,17 +1,19 @@
 """verify: a recorded attempt against its own rebuild, and against a second measurement."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from avo_cute.agreement import recorded_gain, relation
 from avo_cute.errors import BadInput, MachineFailed
 from avo_cute.evolve import Limits, evolve
 from avo_cute.lineage import AttemptDraft, Lineage
 from avo_cute.measure.request import Result
 from avo_cute.plan import Wanted
 from avo_cute.records import Interval, Status, Verdict
-from avo_cute.verify import conclude, keep, recorded_gain, relation, verify, verify_once
+from avo_cute.verify import conclude, keep, verify, verify_once
 
 from .simulated_rig import BYPASS, LOADS, ROWS, Events, SimulatedRig
 
@@ -78,7 +80,7 @@ def altered(recorded, name, **changes):
 
 def outcome(second, status, gain=None, reason="because"):
     """The second verdict, had it been another."""
-    measured = replace(second.verdict.measured, gain=gain)
+    measured = replace(second.verdict.measured, gain=gain, score=None)
     return replace(second.verdict, status=status, reason=reason, measured=measured)
 
 
@@ -104,6 +106,38 @@ def test_a_gain_that_is_gone_does_not_hold(concluded, second):
     assert concluded(verdict=lost).why == "the gain does not hold: hidden workloads lose"
 
 
+def test_an_accepted_gain_that_is_impossible_now_does_not_hold(concluded, second):
+    found = concluded(verdict=outcome(second, Status.REJECTED, None, "impossible: below the floor"))
+    assert found.why == "the gain does not hold: impossible: below the floor"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"Gain": "1.140000 1.130000 1.150000"}, "the recorded gain .* is not the gain of now"),
+        ({"Score": "1.090000", "Score_interval": "1.08 1.1"}, "the recorded score .* is not"),
+        ({"Score": "1.090000"}, "outside of its own interval"),
+        ({"Gain": "1.2 1.03 1.05"}, "outside of its own interval"),
+        ({"Gain": "1.2"}, "the recorded gain '1.2' has no interval"),
+        ({"Score_interval": "nan 2"}, "the recorded score .* has no interval"),
+    ],
+)
+def test_numbers_that_were_edited_do_not_hold(concluded, recorded, changes, says):
+    found = concluded(attempt=altered(recorded, ROWS, **changes))
+    assert re.search(says, found.why), found.why
+
+
+def test_another_kind_of_gpu_need_not_give_the_same_numbers(concluded, recorded):
+    other = altered(recorded, ROWS, Device="Another GPU", Gain="1.140000 1.130000 1.150000")
+    assert concluded(attempt=other).holds
+
+
+@pytest.mark.parametrize("said", ["--help", "HEAD", "a" * 40, "-n1", "x" * 200])
+def test_an_against_that_is_no_commit_is_refused(recorded, concluded, said):
+    with pytest.raises(BadInput, match="which is no commit of this lineage"):
+        concluded(attempt=altered(recorded, ROWS, Against=said))
+
+
 def test_a_gain_above_the_margin_holds_even_where_one_process_wavers(concluded, second):
     wavers = outcome(second, Status.EQUAL, Interval(1.04, 1.03, 1.05), "one process alone")
     assert concluded(verdict=wavers).holds
@@ -111,7 +145,7 @@ def test_a_gain_above_the_margin_holds_even_where_one_process_wavers(concluded, 
 
 def test_one_that_was_not_accepted_must_not_be_now(concluded, second, recorded):
     rejected = recorded.attempts[LOADS]
-    slow = outcome(second, Status.REJECTED, Interval(0.9, 0.89, 0.91))
+    slow = outcome(second, Status.REJECTED, Interval(0.866, 0.865, 0.867))
     assert concluded(rejected, slow).holds
     found = concluded(rejected, outcome(second, Status.ACCEPTED, Interval(1.04, 1.03, 1.05)))
     assert found.why.startswith("recorded as rejected, now ")

@@ -106,6 +106,8 @@ def decide(
     if status is Status.ACCEPTED and "quarantined" in ruling.flags and not case.rechecked:
         status = Status.REJECTED
         reason = f"quarantined: {reason}; more than {rule.implausible} x needs a second check"
+    if status is Status.ACCEPTED and ruling.score is None:
+        status, reason = Status.INFRA_ERROR, f"{reason}, but the seed was not timed beside it"
     return replace(ruling, status=status, reason=reason)
 
 

@@ -9,11 +9,11 @@ the lineage: killed anywhere, it goes on from its commits and loses at most the 
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Literal
@@ -46,9 +46,8 @@ def make_operator(
 
     knobs = bench.task.knobs
     workloads = bench.workloads
-    return OneByOne(
-        SearchOperator(knobs.KNOBS, knobs.check, bench.target, workloads, strategy, seed)
-    )
+    rules = (knobs.KNOBS, knobs.check, bench.target, workloads)
+    return OneByOne(SearchOperator(*rules, strategy, seed, bench.kind))
 
 
 @dataclass(slots=True)
@@ -79,7 +78,8 @@ def interruptible(limits: Limits) -> Iterator[None]:
         if limits.interrupted:
             raise KeyboardInterrupt
         limits.interrupted = True
-        sys.stderr.write("\nfinishing the attempt in hand; once more stops at once\n")
+        with suppress(OSError):  # not sys.stderr: we may be in the middle of a write to it
+            os.write(2, b"\nfinishing the attempt in hand; once more stops at once\n")
 
     before = {s: signal.signal(s, once) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -7,8 +7,9 @@ carries them to other machines needs nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
+
+from .sandbox import Pool
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,10 +27,14 @@ class LocalExecutor:
     """`jobs` builds at once on this machine."""
 
     def __init__(self, jobs: int) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="build")
+        self._pool = Pool(jobs, "build")
 
     def map(self, work: Callable[[T], R], requests: Sequence[T]) -> Iterable[R]:
         return self._pool.map(work, requests)
+
+    def stop(self) -> None:
+        """Kill what is being built: nobody waits for it any more."""
+        self._pool.stop()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -20,20 +20,20 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device: NVML's name, the target that fits it (or None), and the driver's version."""
+    """One device: NVML's name, the target that fits it (or None), and the driver's version.
+
+    `index` is its place on the PCI bus, as `--devices` counts; `uuid` is its name for ever.
+    """
 
     name: str
     target: str | None
     driver: str
-
-
-def find_gpu() -> Gpu | None:
-    """The first GPU, or None where there is no driver or no device."""
-    return next(iter(find_gpus()), None)
+    index: int = 0
+    uuid: str = ""
 
 
 def find_gpus() -> list[Gpu]:
-    """Every GPU in NVML's order; empty where there is no driver or no device."""
+    """Every GPU that answers, in NVML's order; empty where there is no driver or no device."""
     import pynvml
 
     try:
@@ -42,13 +42,24 @@ def find_gpus() -> list[Gpu]:
         return []
     try:
         driver = str(pynvml.nvmlSystemGetDriverVersion())
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        names = [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        found = [_gpu(index, driver) for index in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError:
         return []
     finally:
         pynvml.nvmlShutdown()
-    return [Gpu(name, target_of(name), driver) for name in names]
+    return [gpu for gpu in found if gpu is not None]
+
+
+def _gpu(index: int, driver: str) -> Gpu | None:
+    """A device, unless it has fallen off the bus: the others are still good."""
+    import pynvml
+
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name, uuid = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle)
+    except pynvml.NVMLError:
+        return None
+    return Gpu(str(name), target_of(str(name)), driver, index, str(uuid))
 
 
 def target_of(name: str) -> str | None:

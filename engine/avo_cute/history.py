@@ -83,6 +83,12 @@ def seen(attempt: Attempt) -> str:
     return next((t.removeprefix(SEEN) for t in lines if t.startswith(SEEN)), str(attempt.status))
 
 
+def kind_of(attempt: Attempt) -> str:
+    """ "measured" for an attempt that a GPU judged, else "static"."""
+    told = attempt.trailers
+    return "measured" if "Level" in told else told.get("Score-kind", "static")
+
+
 def branch(run: str) -> str:
     """The ref of a run's accepted attempts."""
     return f"refs/heads/lineage/{run}"
@@ -91,6 +97,19 @@ def branch(run: str) -> str:
 def attempt_ref(run: str, number: int) -> str:
     """The ref of an attempt that was not accepted."""
     return f"refs/attempts/{run}/{number:04d}"
+
+
+def search(repo: Repo, text: str, changes: bool, limit: int) -> list[Attempt]:
+    """The newest attempts of all runs, at most `limit`, whose message holds `text`, or whose change
+    adds or removes it (git's pickaxe). A text, not an expression; upper and lower case are alike
+    in messages."""
+    if changes:
+        how = [f"-S{text}"]
+    else:
+        how = ["--fixed-strings", "--regexp-ignore-case", f"--grep={text}"]
+    every = ("--glob=refs/attempts/*", "--glob=refs/heads/lineage/*")
+    found = _read(repo, f"--max-count={limit}", "--date-order", *how, *every)
+    return [a for a in found if "Attempt" in a.trailers]
 
 
 _FORM = "%H%x00%T%x00%P%x00%ct%x00%B"

@@ -27,7 +27,7 @@ from .errors import BadInput
 from .history import attempt_ref, branch
 from .records import Attempt, Status
 from .repo import ABSENT, EMPTY_TREE, FILE, Entry, RefUpdate, Repo
-from .runlock import run_lock
+from .runlock import notes_lock, run_lock
 from .runs import run_facts, run_names, run_start, start_run
 
 if TYPE_CHECKING:
@@ -240,29 +240,19 @@ class Lineage:
 
     # What else is kept.
 
-    def record_transcript(self, run: str, session: int, files: Mapping[str, bytes]) -> str:
-        """Keep a session's transcript as a commit; one that was kept before becomes its parent."""
-        blobs = self.repo.write_blobs(list(files.values()))
-        tree = self.repo.write_tree(
-            {path: Entry(FILE, blob) for path, blob in zip(files, blobs, strict=True)}
-        )
-        ref = f"refs/sessions/{run}/{session:04d}"
-        old = self.repo.rev_parse(ref)
-        facts = {"Run": run, "Session": str(session)}
-        message = trailers.compose(f"Transcript of session {session}", "", facts)
-        commit = self.repo.commit(tree, [old] if old else [], message, int(time.time()))
-        self.repo.update_refs([RefUpdate(ref, commit, old or ABSENT)], "transcript")
-        return commit
-
     def tag_milestone(self, name: str, commit: str, text: str) -> None:
         """Tag a commit `milestone/…`; a tag of that name stays where it is."""
         if self.repo.rev_parse(f"refs/tags/{name}") is None:
             tag = self.repo.tag(name, commit, trailers.compose(text, "", {}), int(time.time()))
             self.repo.update_refs([RefUpdate(f"refs/tags/{name}", tag, ABSENT)], "milestone")
 
-    def write_note(self, commit: str, text: str) -> None:
-        """Keep a later re-measurement of a commit (refs/notes/bench)."""
-        self.repo.write_note("bench", commit, text, int(time.time()))
+    def add_note(self, commit: str, text: str) -> None:
+        """Keep a later re-measurement of a commit (refs/notes/bench), below earlier ones; needs no
+        `lock()`, since a run may go on for days."""
+        with notes_lock(self.path):
+            before = self.read_note(commit)
+            whole = f"{before.rstrip()}\n\n{text}" if before else text
+            self.repo.write_note("bench", commit, whole, int(time.time()))
 
     def read_note(self, commit: str) -> str | None:
         """The re-measurement kept for a commit, if any."""

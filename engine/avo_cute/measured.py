@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from .inert import inert_gains
 from .measure.request import Effort, MeasureRequest, Point, Result
 from .measure.rig import Rig, fresh_seed
 from .records import Failure, Status, Verdict, Workload
+from .sandbox import Pool
 from .sanitize import sanitize
 from .stats import Calibration, inert_note
 from .summary import floors, summary
@@ -83,7 +83,7 @@ class Trial:
         """The commit level: everything, in fresh processes."""
         self.results.clear()
         seed = fresh_seed()
-        with ThreadPoolExecutor(1, thread_name_prefix="build") as pool:
+        with Pool(1, "build") as pool:
             later = pool.submit(self.build_more, seed)
             first = self.run(self.points(self.bench.beside, []), self.kernels(), self.first)
             if first.status:
@@ -94,7 +94,7 @@ class Trial:
             return self.refused(more)
         second = self.run(self.points(more.checks, more.hidden), more.kernels, self.second)
         if second.status:
-            return self.failed(second, "commit")
+            return replace(self.failed(second, "commit"), beyond=True)
         third = self.run(self.points([], []), self.kernels(), CONFIRMING)
         if third.status:
             return self.failed(third, "commit")
@@ -147,11 +147,15 @@ class Trial:
         return self.rig.calibration or UNMEASURED
 
     def case(self) -> Case:
-        same = self.standing.seed.tree == self.standing.incumbent.tree
+        names = [w.name for w in self.bench.workloads]
+        seed, incumbent = (
+            self.rig.link({n: side.objects[n] for n in names})
+            for side in (self.standing.seed, self.standing.incumbent)
+        )
         return Case(
             public=tuple(w.name for w in self.bench.workloads),
             floors={name: f.impossible for name, f in floors(self.bench).items()},
-            baseline="incumbent" if same else "seed",
+            baseline="incumbent" if seed == incumbent else "seed",
             seed=fresh_seed() % 2**32,
         )
 
@@ -196,7 +200,7 @@ class Trial:
         hidden = [Workload(name, of, (), params) for name, of, params in drawn]
         others = [c for c in bench.checks if c not in bench.beside]
         wanted = [*hidden, *others]
-        with ThreadPoolExecutor(3, thread_name_prefix="side") as pool:
+        with Pool(3, "side") as pool:
             sides = {s.tree: s for s in (self.standing.seed, self.standing.incumbent)}
             theirs = {t: pool.submit(self.build_side, s, wanted) for t, s in sides.items()}
             mine = pool.submit(self.build, self.source, wanted)
@@ -264,6 +268,7 @@ class Trial:
             reason=reason,
             detail=failure.detail,
             measured=told,
+            beyond=True,
         )
 
     def ruled(self, ruling: Ruling, level: str) -> Verdict:

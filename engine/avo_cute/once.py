@@ -13,12 +13,19 @@ from .lineage import Lineage
 from .operators import Proposal
 from .plan import Wanted, default_target, make_bench, only_task, resume
 from .readiness import make_ready
-from .records import Attempt, Verdict
+from .records import Attempt, Status, Verdict
 from .run import Run, Watch
 from .score import judge_tree, standing_of
 from .target import find_target
 from .task import Task, find_task
 
+FAILED = (
+    Status.BUILD_FAILED,
+    Status.AUDIT_FAILED,
+    Status.INCORRECT,
+    Status.CRASHED,
+    Status.TIMED_OUT,
+)
 COLD_LAUNCHES = 10  # isolated launches per workload and arm in `evaluate`
 
 
@@ -36,7 +43,9 @@ def evaluate_once(
     with closing(bench):
         seed = lineage.seed(task.name)
         tree = _tree_of(candidate, lineage, name, bench, seed)
-        base = lineage.resolve(against, name) if against else lineage.head(name) if name else seed
+        base = lineage.head(name) if name else seed
+        if against:
+            base = _passed(lineage, lineage.resolve(against, name), against)
         standing = standing_against(lineage, seed, base, bench, watch)
         if bench.rig is not None:
             watch.phase("self-test and calibration of this machine")
@@ -107,6 +116,14 @@ def _read_back(lineage: Lineage, base: str, directory: Path, bench: Bench) -> st
     return workspace.read_back(
         lineage.repo, lineage.tree(base), directory, settings.editable, settings.max_file_bytes
     ).tree
+
+
+def _passed(lineage: Lineage, commit: str, asked: str) -> str:
+    """The commit, unless it is of an attempt that did not pass."""
+    status = lineage.attempt(commit).status
+    if status in FAILED:
+        raise BadInput(f"{asked} ({commit[:10]}) is {status}: compare with a version that passed")
+    return commit
 
 
 def _must_judge(lineage: Lineage, commit: str, bench: Bench, standing: Standing | None) -> Verdict:

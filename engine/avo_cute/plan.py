@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .bench import Bench, Spread
 from .config import DEFAULT_TARGET, DEFAULT_TASK, cache_dir
 from .errors import BadInput
-from .gpu import find_gpu
+from .gpu import target_of
 from .lineage import Lineage
 from .records import Target
 from .run import Run, Watch
@@ -94,18 +94,16 @@ def make_bench(
 
 def _rig(task: Task, target: Target, wanted: Wanted, watch: Watch) -> Rig | None:
     """The GPUs to measure on; None where none of this machine's is the target."""
-    found = find_gpu()
-    if wanted.devices == "none" or found is None or found.target != target.name:
-        if wanted.devices not in ("", "none"):
-            there = "has no GPU" if found is None else f"has {found.name}"
-            raise BadInput(
-                f"--devices {wanted.devices}: this machine {there}, the target is {target.title}"
-            )
+    if wanted.devices.strip() == "none":
         return None
+    from .measure.devices import find_devices
     from .measure.rig import open_rig
 
-    watch.phase(f"starting CUDA on {found.name}, confined")
-    return open_rig(task.directory, cache_dir(), wanted.devices, watch.phase)
+    gpus = find_devices(wanted.devices, target.name, watch.phase)
+    if not gpus:
+        return None
+    watch.phase(f"starting CUDA on {gpus[0].model}, confined")
+    return open_rig(task.directory, cache_dir(), gpus, watch.phase)
 
 
 def open_or_create(wanted: Wanted, watch: Watch) -> Lineage:
@@ -135,9 +133,10 @@ def seed_of(task: Task) -> Seed:
 
 
 def default_target() -> str:
-    """The target of this machine's GPU, else b200."""
-    found = find_gpu()
-    return (found.target if found else None) or DEFAULT_TARGET
+    """The target of the first GPU that this process may use and that is one, else b200."""
+    from .measure.devices import find_devices
+
+    return next(filter(None, (target_of(gpu.model) for gpu in find_devices())), DEFAULT_TARGET)
 
 
 def _existing(lineage: Lineage, wanted: Wanted) -> str | None:

@@ -60,9 +60,10 @@ def body(proposal: Proposal, verdict: Verdict, origin: Origin) -> str:
 def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str]:
     """git.md's trailers, in its order. Absent facts have no trailer."""
     cycles = " ".join(f"{e.cycles:.0f}" for e in verdict.estimates)
-    measured = measured_facts(bench, verdict.measured)
+    found = measured_facts(bench, verdict.measured)
+    measured = verdict.kind == "measured"
     if origin.against:  # `Gains` speak of the parent
-        measured.pop("Gains", None)
+        found.pop("Gains", None)
     pairs = {
         "Run": origin.run,
         "Task": bench.task.name,
@@ -70,15 +71,16 @@ def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str
         "Status": str(verdict.status),
         "Score": _number(verdict.score),
         "Score-interval": "",
-        "Score-kind": verdict.kind if verdict.score is not None else "",
+        "Score-kind": verdict.kind if verdict.score is not None or measured else "",
         "Gain": _number(verdict.gain),
-        **measured,
+        **found,
         "Cycles": cycles,
         "Workloads": origin.group,
         "Target": bench.target.name,
         "Toolchain": _toolchain(verdict),
         "Evaluator": bench.evaluator,
         "Sandbox": verdict.sandbox,
+        "Beyond": "yes" if verdict.beyond else "",
         "Artifact": verdict.artifact,
         "Against": origin.against,
         "Operator": origin.operator,
@@ -105,6 +107,8 @@ def measured_facts(bench: Bench, found: Measured | None) -> dict[str, str]:
     names = [w.name for w in bench.workloads]
     gains = found.workloads.get("incumbent", {})
     pairs = {"Level": found.level, "Device": found.device}
+    if found.wall_s > 0:
+        pairs["Gpu-seconds"] = f"{found.wall_s:.1f}"
     if found.score is not None:
         pairs["Score-interval"] = f"{found.score.low:.6f} {found.score.high:.6f}"
     if found.gain is not None:

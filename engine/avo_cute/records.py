@@ -213,6 +213,38 @@ class Verdict:
     tree: str = ""
     objects: Mapping[str, Path] = field(default_factory=dict)  # by workload, checks included
     measured: Measured | None = None
+    beyond: bool = False  # it failed by objects that `artifact` does not cover
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a model's API billed. What was read from or written to the prompt cache is not in
+    `input`; `cache_write` is all that was written, `cache_write_1h` the part kept for an hour."""
+
+    input: int = 0
+    output: int = 0  # thinking included
+    cache_read: int = 0
+    cache_write: int = 0
+    cache_write_1h: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.cache_write_1h + other.cache_write_1h,
+        )
+
+    @property
+    def prompt(self) -> int:
+        """Tokens sent, cached or not."""
+        return self.input + self.cache_read + self.cache_write
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.prompt + self.output
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,29 +8,32 @@ judged, and one commit with its verdict is made.
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from . import workspace
 from .bench import Bench, Side, Standing
-from .errors import BadInput
+from .budget import Spent
+from .errors import BadInput, MachineFailed
 from .lineage import AttemptDraft, Lineage
-from .operators import Candidate, Proposal
+from .operators import Proposal
 from .readiness import make_ready
 from .recording import Origin, body, session_of, subject, trailers
 from .records import Attempt, Status, Verdict
 from .score import judge_tree, standing_of
-from .treefiles import TreeFiles
+from .seen import Seen
+from .session import OpenSession
+from .transcripts import last_session
 
-SESSION_ATTEMPTS = 16  # a session without success ends here; the next starts from the same parent
+if TYPE_CHECKING:
+    from .supervisor import Directive
+
+INFRA_ERRORS = 5  # attempts in a row that this machine may fail before the run ends
 MILESTONE_STEP = 0.01  # a tag at every further whole percent over the seed
 
 
@@ -52,8 +55,9 @@ class Run:
         self._start = start  # the commit of a run that does not exist yet
         self.watch = watch
         self.begun = self.done = 0  # attempts of this invocation: started, and recorded
-        self.seen: dict[str, tuple[int, Status]] = {}  # artifact -> first attempt that had it
-        self.sessions = 0
+        self.seen = Seen()
+        self.spent = Spent()  # by this invocation
+        self.sessions = self._infra = 0
         self._standing: Standing | None = None
         self._recording = Lock()
 
@@ -65,12 +69,9 @@ class Run:
     def begin(self) -> None:
         """Judge the seed and the incumbent; a new run is created once its start has passed."""
         attempts = [] if self._start else self.lineage.attempts(self.name)
-        self.sessions = max((session_of(a) for a in attempts), default=0)
-        self.seen = {
-            a.trailers["Artifact"]: (a.number, a.status)
-            for a in reversed(attempts)
-            if a.number and "Artifact" in a.trailers and a.status is not Status.INFRA_ERROR
-        }
+        kept = 0 if self._start else last_session(self.lineage.repo, self.name)
+        self.sessions = max(kept, *(session_of(a) for a in attempts), 0)
+        self.seen = Seen(attempts, measuring=self.bench.rig is not None)
         seed = self.lineage.seed(self.bench.task.name)
         head = self._start or self.lineage.head(self.name)
         self.watch.phase(f"judging the seed for {self.bench.target.title}")
@@ -101,7 +102,8 @@ class Run:
             return self._must_judge(head, self._standing)
         known = self.lineage.attempt(head)
         told = known.trailers
-        if told.get("Score-kind") == "measured" and told.get("Workloads") == self.group:
+        of_these = told.get("Workloads") == self.group and known.score is not None
+        if told.get("Score-kind") == "measured" and of_these:
             return replace(self._must_judge(head, None), score=known.score, gain=None)
         bench = replace(self.bench, thorough=True)
         tree = self.lineage.tree(head)
@@ -114,11 +116,13 @@ class Run:
         self._start = ""
 
     @contextmanager
-    def session(self, operator: str, stop: Callable[[], bool]) -> Iterator[OpenSession]:
+    def session(
+        self, operator: str, stop: Callable[[], bool], directive: Directive | None = None
+    ) -> Iterator[OpenSession]:
         """A workspace at the incumbent; its transcript is kept when it closes."""
         self.sessions += 1
         with tempfile.TemporaryDirectory(prefix="avo-cute-workspace-") as folder:
-            session = OpenSession(self, Path(folder), operator, stop)
+            session = OpenSession(self, Path(folder), operator, stop, directive)
             try:
                 yield session
             finally:
@@ -161,11 +165,11 @@ class Run:
             origin = replace(origin, against=against)
         attempt = self._record(parent, tree, proposal, verdict, origin)
         self.done += 1
-        if verdict.artifact and verdict.status is not Status.INFRA_ERROR:
-            self.seen.setdefault(verdict.artifact, (number, verdict.status))
+        self.seen.add(number, verdict, tree)
         if verdict.status is Status.ACCEPTED:
             self._advance(attempt, verdict)
         self.watch.attempt(attempt)
+        self._account(verdict)
         return attempt
 
     def _must_judge(self, commit: str, standing: Standing | None) -> Verdict:
@@ -173,13 +177,27 @@ class Run:
         return self._must_pass(commit, judge_tree(self.lineage.repo, tree, self.bench, standing))
 
     def _must_pass(self, commit: str, verdict: Verdict) -> Verdict:
-        wrong = (Status.INCORRECT, Status.CRASHED, Status.TIMED_OUT)
-        if not verdict.estimates or verdict.status in wrong:
+        """`BadInput` unless the verdict is one that a run can start from: everything built, and
+        where it was measured against the seed, a number that came of it."""
+        wrong = verdict.status not in _STARTS
+        unmeasured = verdict.measured is not None and verdict.gain is None
+        if not verdict.estimates or wrong or unmeasured:
             raise BadInput(
                 f"commit {commit[:10]}, which this run starts from, does not pass for target "
                 f"{self.bench.target.name}: {verdict.reason}"
             )
         return verdict
+
+    def _account(self, verdict: Verdict) -> None:
+        """Count an attempt; `MachineFailed` where this machine fails again and again."""
+        seconds = verdict.measured.wall_s if verdict.measured is not None else 0.0
+        self.spent += Spent(gpu_seconds=seconds, attempts=1)
+        self._infra = self._infra + 1 if verdict.status is Status.INFRA_ERROR else 0
+        if self._infra >= INFRA_ERRORS:
+            raise MachineFailed(
+                f"this machine failed {self._infra} attempts in a row, the last one: "
+                f"{verdict.reason}; nothing of it counts against a candidate"
+            )
 
     def _advance(self, attempt: Attempt, verdict: Verdict) -> None:
         before, score = self.standing.score, verdict.score or 1.0
@@ -209,7 +227,7 @@ class Run:
                 status=verdict.status,
                 subject=subject(self.bench, proposal),
                 body=body(proposal, verdict, origin),
-                trailers=trailers(self.bench, verdict, origin),
+                trailers={**trailers(self.bench, verdict, origin), **proposal.trailers},
             )
         )
 
@@ -219,81 +237,7 @@ class Run:
         return Origin(self.name, number, session, operator, self.group, rests_on)
 
 
-class OpenSession:
-    """One session of an operator: see `operators.Session`."""
-
-    def __init__(self, run: Run, folder: Path, operator: str, stop: Callable[[], bool]) -> None:
-        self.run, self.folder, self.operator, self._stop = run, folder, operator, stop
-        self.number = run.sessions
-        self.commit = run.lineage.head(run.name)
-        tree = run.lineage.tree(self.commit)
-        self.parent = Candidate(tree, TreeFiles(run.lineage.repo, tree))
-        self.tried: list[Attempt] = []
-        self._written: set[str] = set()
-        self._begun = 0
-        self._raw: dict[str, bytes] = {}  # samples of what was measured
-        self._workspace = Lock()
-        self._transcript: list[str] = []
-        workspace.export(run.lineage.repo, tree, folder)
-
-    def history(self) -> Sequence[Attempt]:
-        return self.run.lineage.attempts(self.run.name)
-
-    @property
-    def width(self) -> int:
-        return self.run.bench.width
-
-    def evaluate(self, proposal: Proposal) -> Attempt:
-        """Judge and record what is in the workspace now."""
-        return self.prepare(proposal)()
-
-    def prepare(self, proposal: Proposal) -> Callable[[], Attempt]:
-        """What is in the workspace now, as a candidate; it counts as begun."""
-        run, settings = self.run, self.run.bench.task.settings
-        with self._workspace:
-            self._write(proposal.files)
-            tree = workspace.read_back(
-                run.lineage.repo,
-                self.parent.tree,
-                self.folder,
-                settings.editable,
-                settings.max_file_bytes,
-            ).tree
-            self._begun += 1
-            run.begun += 1
-        return partial(self._judge, tree, proposal)
-
-    def _judge(self, tree: str, proposal: Proposal) -> Attempt:
-        self.run.watch.phase(f"evaluating: {proposal.subject}")
-        attempt, verdict = self.run.attempt(self.commit, tree, proposal, self.operator)
-        self.tried.append(attempt)
-        told = {"proposed": proposal.subject, "why": proposal.body, "attempt": attempt.number}
-        self._transcript.append(
-            json.dumps({**told, "status": attempt.status, "seen": verdict.reason})
-        )
-        if verdict.measured is not None:
-            self._raw[f"attempt-{attempt.number:04d}.json"] = verdict.measured.raw.encode()
-        return attempt
-
-    def over(self) -> bool:
-        """True once a candidate was accepted, the session is spent, or the run must stop."""
-        accepted = any(attempt.status is Status.ACCEPTED for attempt in self.tried)
-        return accepted or self._begun >= SESSION_ATTEMPTS or self._stop()
-
-    def close(self) -> None:
-        """Keep the transcript; a session that tried nothing leaves none."""
-        if self.tried:
-            text = "\n".join(self._transcript) + "\n"
-            files = {"transcript.jsonl": text.encode(), **self._raw}
-            self.run.lineage.record_transcript(self.run.name, self.number, files)
-
-    def _write(self, files: Mapping[str, bytes]) -> None:
-        """Make the workspace the parent with these files; what an operator edited itself stays."""
-        for path in self._written - set(files):
-            (self.folder / path).write_bytes(self.parent.files[path])
-        for path, data in files.items():
-            (self.folder / path).write_bytes(data)
-        self._written = set(files)
-
-
 START = Proposal("Baseline: the source this run starts from", "", {})
+
+# What a commit may be judged as that a run starts from.
+_STARTS = (Status.ACCEPTED, Status.EQUAL, Status.REJECTED, Status.NO_CHANGE)

@@ -1,4 +1,4 @@
-"""One writer at a time: the lock that a run holds on its lineage."""
+"""One writer at a time: the lock that a run holds on its lineage, and a short one for notes."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ def run_lock(lineage: Path) -> Iterator[None]:
         _take(handle, lineage)
         _sign(handle, path)
         _remove_stale(lineage)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def notes_lock(lineage: Path) -> Iterator[None]:
+    """Wait for whoever writes a note now: git itself would let the later one win."""
+    try:
+        handle = os.open(lineage / "notes-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise BadInput(f"{lineage} cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)

@@ -10,7 +10,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -50,7 +49,7 @@ def sanitize(candidate: Side, seed: Side, bench: Bench) -> Sanitized:
         return Sanitized("", ("not sanitized: compute-sanitizer is not installed",))
     runner = _Runner(bench, bench.rig, tool)
     wanted = list(product(_small(bench), TOOLS))
-    with bench.rig.held() as gpu, ThreadPoolExecutor(AT_ONCE) as pool:
+    with bench.rig.held() as gpu, sandbox.Pool(AT_ONCE, "sanitize") as pool:
         mine = pool.map(lambda w: runner.errors(candidate, gpu.name, *w), wanted)
         theirs = pool.map(lambda w: runner.errors(seed, gpu.name, *w), wanted)
         found = list(zip(wanted, mine, theirs, strict=True))

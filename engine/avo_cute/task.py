@@ -155,6 +155,7 @@ class TaskFile(_Strict):
     editable: tuple[str, ...]  # globs, relative to the candidate's tree
     max_file_bytes: int = 1_000_000
     default_group: str = "all"
+    focus: Mapping[str, tuple[str, ...]] = {}  # family -> the files to read first
     targets: tuple[str, ...]
     audit: AuditLimits
     workloads: tuple[WorkloadEntry, ...] = Field(min_length=1)

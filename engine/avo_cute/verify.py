@@ -7,14 +7,22 @@ as a note of the commit; the commit itself never changes.
 
 from __future__ import annotations
 
-import math
+import re
 import tempfile
-from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from .agreement import (
+    Verification,
+    another_estimate,
+    differences,
+    measurement,
+    not_as_good,
+    not_the_same,
+    recorded_gain,
+)
 from .bench import Bench, Spread
 from .errors import BadInput, MachineFailed
 from .history import UNKNOWN
@@ -23,48 +31,12 @@ from .once import standing_against
 from .plan import Wanted, default_target, make_bench
 from .readiness import make_ready
 from .recording import measured_facts
-from .records import Attempt, Interval, Status, Verdict
+from .records import Attempt, Status, Verdict
 from .run import Watch
 from .sandbox import printable
 from .score import judge_tree
 from .target import find_target
 from .task import Task, find_task, shipped_tasks
-
-FAILING = (
-    Status.BUILD_FAILED,
-    Status.AUDIT_FAILED,
-    Status.INCORRECT,
-    Status.CRASHED,
-    Status.TIMED_OUT,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What one verification found. `why` is one line that says what does not hold, "" if all does.
-
-    `artifact` is "equal" or "different" (to the recorded one, or of two builds where none is
-    recorded) or "none"; `against` is the commit that `verdict` compares with. `was` is the
-    recorded gain's interval; None where it was not measured, or was against another commit.
-    """
-
-    attempt: Attempt
-    verdict: Verdict
-    artifact: str
-    against: str
-    was: Interval | None
-    why: str
-    remarks: tuple[str, ...]
-
-    @property
-    def holds(self) -> bool:
-        return not self.why
-
-    @property
-    def gain(self) -> Interval | None:
-        """The gain of now; None where nothing was measured to the end."""
-        measured = self.verdict.measured
-        return None if measured is None else measured.gain
 
 
 def verify_once(
@@ -77,7 +49,7 @@ def verify_once(
     lineage = Lineage.open(wanted.lineage)
     run = lineage.find_run(wanted.run) if wanted.run or lineage.runs() else None
     attempt = lineage.attempt(lineage.resolve(rev, run))
-    base = lineage.resolve(against, run) if against else _compared_with(attempt)
+    base = lineage.resolve(against, run) if against else _compared_with(lineage, attempt)
     bench = _bench(attempt, wanted, spread, watch)
     with closing(bench):
         found = verify(lineage, attempt, base, bench, watch)
@@ -119,9 +91,17 @@ def _bench(attempt: Attempt, wanted: Wanted, spread: Spread, watch: Watch) -> Be
     return make_bench(task, target, group, wanted, spread, watch)
 
 
-def _compared_with(attempt: Attempt) -> str:
-    """The commit that an attempt's gain is over."""
-    return attempt.trailers.get("Against") or attempt.parent or attempt.commit
+def _compared_with(lineage: Lineage, attempt: Attempt) -> str:
+    """The commit that an attempt's gain is over; its trailer is text like any other."""
+    said = attempt.trailers.get("Against")
+    if said is None:
+        return attempt.parent or attempt.commit
+    if _COMMIT.fullmatch(said) is None or lineage.repo.rev_parse(said) is None:
+        raise BadInput(
+            f"{attempt.commit[:10]} says it was compared with {said[:60]!a}, which is no commit of "
+            "this lineage: give --against REV"
+        )
+    return said
 
 
 def _task(recorded: str, asked: str | None) -> Task:
@@ -165,11 +145,12 @@ def conclude(
     artifact = "none"
     if rebuilt.artifact:
         artifact = "equal" if rebuilt.artifact == recorded else "different"
-    like = lineage.tree(base) == lineage.tree(_compared_with(attempt))
+    like = lineage.tree(base) == lineage.tree(_compared_with(lineage, attempt))
     was = recorded_gain(attempt) if like else None
     start = Verification(attempt, verdict, artifact, base, was, "", ())
-    remarks = (*_differences(attempt, rebuilt, bench), *_measurement(start, bench))
-    why = _not_the_same(start, rebuilt, bench) or (_not_as_good(start, like) if bench.rig else "")
+    remarks = (*differences(attempt, rebuilt, bench), *measurement(start, bench))
+    why = not_the_same(start, rebuilt, bench)
+    why = why or (not_as_good(start, like) if bench.rig else another_estimate(start, like, bench))
     return replace(start, why=why, remarks=remarks)
 
 
@@ -194,106 +175,11 @@ def keep(lineage: Lineage, bench: Bench, found: Verification) -> None:
     }
     lines = [f"{key}: {_one_line(value)}" for key, value in facts.items() if value]
     text = "\n".join([*lines, *(f"Remark: {_one_line(r)}" for r in found.remarks)]) + "\n"
-    before = lineage.read_note(found.attempt.commit)
-    lineage.write_note(found.attempt.commit, f"{before.rstrip()}\n\n{text}" if before else text)
+    lineage.add_note(found.attempt.commit, text)
 
 
 def _one_line(text: str) -> str:
     return printable(" ".join(text.split()))[:500]
 
 
-def recorded_gain(attempt: Attempt) -> Interval | None:
-    """The gain that a measured attempt was recorded with; None where there is none to read."""
-    words = attempt.trailers.get("Gain", "").split()
-    if attempt.trailers.get("Score-kind") != "measured" or len(words) != 3:
-        return None
-    try:
-        value, low, high = map(float, words)
-    except ValueError:
-        return None
-    return Interval(value, low, high)
-
-
-def relation(was: Interval, now: Interval) -> str:
-    """How two intervals of one gain lie to each other."""
-    if now.low > was.high:
-        return "the new interval lies above the old one"
-    if now.high < was.low:
-        return "the new interval lies below the old one"
-    if now.low <= was.value <= now.high:
-        return "the new interval contains the old gain"
-    return "the intervals overlap"
-
-
-def _not_the_same(found: Verification, rebuilt: Verdict, bench: Bench) -> str:
-    """Where the machine code, or what is known without a GPU, is not what the commit says."""
-    told, status = found.attempt.trailers, found.attempt.status
-    built = "Artifact" in told or "Upstream" in told
-    if not rebuilt.artifact:
-        same = not built and rebuilt.status is status
-        return "" if same else f"recorded as {status}, now {rebuilt.status}: {rebuilt.reason}"
-    if found.artifact == "different":
-        hint = (
-            ", which may be the other toolchain's doing" if _other_toolchain(told, rebuilt) else ""
-        )
-        of = (
-            "the rebuilt objects are not the recorded ones"
-            if "Artifact" in told
-            else ("two builds give different objects")
-        )
-        return f"{of}{hint}"
-    if not built:
-        return f"recorded as {status}, but it builds now"
-    cycles = " ".join(f"{e.cycles:.0f}" for e in rebuilt.estimates)
-    if told.get("Evaluator") == bench.evaluator and told.get("Cycles", cycles) != cycles:
-        return f"the static estimate is {cycles} cycles, recorded {told['Cycles']}"
-    return ""
-
-
-def _not_as_good(found: Verification, like: bool) -> str:
-    """Where measuring does not bear out what the commit says; `like`: with the same opponent."""
-    before, verdict, gain = found.attempt.status, found.verdict, found.gain
-    if verdict.status in FAILING:
-        same = before is verdict.status
-        return "" if same else f"recorded as {before}, now {verdict.status}: {verdict.reason}"
-    if before in FAILING:
-        return f"recorded as {before}, but it passes now"
-    if found.attempt.trailers.get("Score-kind") != "measured" or not like or gain is None:
-        return ""
-    assert verdict.measured is not None
-    holds = gain.low > math.exp(verdict.measured.margin)
-    if before is Status.ACCEPTED and verdict.status is Status.REJECTED:
-        return f"the gain does not hold: {verdict.reason}"
-    if before is Status.ACCEPTED and not holds:
-        margin = math.expm1(verdict.measured.margin)
-        return f"the gain does not hold: {gain}, its bound is not above the margin of {margin:.2%}"
-    if before is not Status.ACCEPTED and verdict.status is Status.ACCEPTED:
-        return f"recorded as {before}, now {verdict.reason}"
-    return ""
-
-
-def _differences(attempt: Attempt, rebuilt: Verdict, bench: Bench) -> list[str]:
-    told = attempt.trailers
-    lines = []
-    if _other_toolchain(told, rebuilt):
-        lines.append(f"another toolchain: {rebuilt.toolchain}; recorded {told['Toolchain']}")
-    if told.get("Evaluator", bench.evaluator) != bench.evaluator:
-        lines.append(
-            f"another evaluator: {bench.evaluator[:12]}, recorded {told['Evaluator'][:12]}: static "
-            "estimates are not compared"
-        )
-    return lines
-
-
-def _other_toolchain(told: Mapping[str, str], rebuilt: Verdict) -> bool:
-    recorded = told.get("Toolchain", "").partition("; driver ")[0]
-    return bool(recorded) and recorded != rebuilt.toolchain
-
-
-def _measurement(found: Verification, bench: Bench) -> list[str]:
-    if bench.rig is None:
-        return [f"nothing was measured: --devices none, or no {bench.target.title} in this machine"]
-    if found.was is None or found.gain is None:
-        return []
-    between = relation(found.was, found.gain)
-    return [f"gain {found.gain} now, {found.was} when it was recorded: {between}"]
+_COMMIT = re.compile(r"[0-9a-f]{40}")

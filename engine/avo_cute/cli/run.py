@@ -230,13 +230,12 @@ def record(
 def building(jobs: int) -> Iterator[LocalExecutor]:
     """An executor that is closed in the end, whatever happens."""
     from ..executor import LocalExecutor
-    from ..sandbox import kill_all
 
     pool = LocalExecutor(jobs)
     try:
         yield pool
     except BaseException:
-        kill_all()  # a second Ctrl-C, or a failing machine: nobody waits for builds
+        pool.stop()  # a second Ctrl-C, or a failing machine: nobody waits for builds
         raise
     finally:
         pool.close()

@@ -11,8 +11,8 @@ import click
 from . import options as o
 
 if TYPE_CHECKING:
+    from ..agreement import Verification
     from ..bench import Bench
-    from ..verify import Verification
 
 
 @click.command(

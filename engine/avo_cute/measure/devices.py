@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadInput, MachineFailed
+from ..gpu import find_gpus, target_of
 
 POLL_S = 0.02
 _TICKET = re.compile(r"\d{12}\.ticket")
@@ -23,10 +24,14 @@ _TICKET = re.compile(r"\d{12}\.ticket")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU by its place on the bus, as `--devices` counts, and by the name it has for ever."""
+    """A GPU by its place on the bus, as `--devices` counts, and by the name it has for ever.
+
+    `model` is NVML's name of its kind.
+    """
 
     index: int
     uuid: str = ""
+    model: str = ""
 
     @property
     def name(self) -> str:
@@ -34,30 +39,75 @@ class Gpu:
         return self.uuid or str(self.index)
 
     def answers_to(self, word: str) -> bool:
-        """Whether CUDA_VISIBLE_DEVICES can mean it by `word`: its index or how its UUID begins."""
+        """Whether CUDA_VISIBLE_DEVICES can mean it by `word`: its index or how its UUID begins.
+
+        Parts of a GPU (MIG-…) are none: a part is no target.
+        """
         return word == str(self.index) or (word.startswith("GPU-") and self.uuid.startswith(word))
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"GPU {self.index}" + (f" ({self.model})" if self.model else "")
 
     @property
     def lock_name(self) -> str:
         return re.sub(r"[^A-Za-z0-9-]", "_", self.name) + ".lock"
 
 
-def find_devices(wanted: str = "") -> tuple[Gpu, ...]:
+def find_devices(
+    wanted: str = "", target: str = "", told: Callable[[str], None] = lambda _: None
+) -> tuple[Gpu, ...]:
     """The GPUs of `--devices` ("0,1"), or all that this process may use, in the bus's order.
 
-    CUDA_VISIBLE_DEVICES is obeyed where nothing is asked for. `BadInput` names what is there;
-    `MachineFailed` where there is no GPU.
+    Only those of `target` (its name; "" for any). Where nothing is asked for,
+    CUDA_VISIBLE_DEVICES is obeyed as CUDA does, and what is there but left out is `told` in one
+    line. Empty where there is none. `BadInput`: one that was asked for is not there, or another
+    model.
     """
     there = _gpus()
-    if not there:
-        raise MachineFailed("no GPU to measure on: NVML finds no driver or no device")
-    text = wanted or os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    words = {word.strip() for word in text.split(",") if word.strip()}
-    found = tuple(g for g in there if not words or any(g.answers_to(word) for word in words))
-    if not all(any(gpu.answers_to(word) for gpu in there) for word in words):
-        known = ", ".join(str(gpu.index) for gpu in there)
-        raise BadInput(f"no such GPU among {text!r}: this machine has {known}")
+    if wanted:
+        return _asked_for(wanted, there, target)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = there if visible is None else _visible(visible, there)
+    if there and not seen:
+        told(f"CUDA_VISIBLE_DEVICES={visible} leaves no GPU to measure on")
+    found = tuple(gpu for gpu in seen if _fits(gpu, target))
+    if others := ", ".join(map(str, (gpu for gpu in seen if gpu not in found))):
+        told(f"not measured on, as the target is {target}: {others}")
     return found
+
+
+def _asked_for(wanted: str, there: tuple[Gpu, ...], target: str) -> tuple[Gpu, ...]:
+    words = {word.strip() for word in wanted.split(",") if word.strip()}
+    if not words:
+        raise BadInput(f"--devices {wanted!r} names no GPU: give numbers, e.g. 0,1, or none")
+    if not there:
+        raise BadInput(f"--devices {wanted}: this machine has no GPU")
+    if not all(any(gpu.answers_to(word) for gpu in there) for word in words):
+        known = ", ".join(map(str, there))
+        raise BadInput(f"--devices {wanted}: no such GPU; this machine has {known}")
+    found = tuple(gpu for gpu in there if any(gpu.answers_to(word) for word in words))
+    if others := ", ".join(str(gpu) for gpu in found if not _fits(gpu, target)):
+        raise BadInput(f"--devices {wanted}: the target is {target}, which is not {others}")
+    return found
+
+
+def _visible(text: str, there: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """What CUDA shows: it reads up to the first word that it does not know, such as -1.
+
+    Numbers are taken in the bus's order, as with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    seen = []
+    for word in text.split(","):
+        meant = [gpu for gpu in there if gpu.answers_to(word.strip())]
+        if len(meant) != 1:
+            break
+        seen += meant
+    return tuple(gpu for gpu in there if gpu in seen)
+
+
+def _fits(gpu: Gpu, target: str) -> bool:
+    return not target or target_of(gpu.model) == target
 
 
 class Devices:
@@ -172,16 +222,4 @@ def _lock(path: Path, held: contextlib.ExitStack, *, wait: bool) -> int | None:
 
 
 def _gpus() -> tuple[Gpu, ...]:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return tuple(Gpu(n, str(pynvml.nvmlDeviceGetUUID(h))) for n, h in enumerate(handles))
-    except pynvml.NVMLError:
-        return ()
-    finally:
-        pynvml.nvmlShutdown()
+    return tuple(Gpu(found.index, found.uuid, found.name) for found in find_gpus())

@@ -235,11 +235,13 @@ class Trial:
         ]
 
     def _contenders(self, point: Point) -> list[Arm]:
-        """Candidate, incumbent, the seed where it is another object, further kernels by name,
+        """Candidate, incumbent, the seed where any public object differs, further kernels by name,
         and baselines."""
         kernels = self.request.kernels
         names = [CANDIDATE, INCUMBENT]
-        if kernels.get(SEED) != kernels.get(INCUMBENT):
+        public = [p.name for p in self.request.points if p.role == "public"]
+        seed, incumbent = kernels.get(SEED, {}), kernels.get(INCUMBENT, {})
+        if any(seed.get(n) != incumbent.get(n) for n in public):
             names.append(SEED)
         names += sorted(set(kernels) - {CANDIDATE, INCUMBENT, SEED})
         arms: list[Arm] = [a for name in names if (a := self.arm(name, point)) is not None]

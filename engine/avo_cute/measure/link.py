@@ -8,14 +8,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
 from ..build.elf import read_object
 from ..errors import MachineFailed
 from ..records import Failure
-from ..sandbox import Limits, read_regular, remove, run
+from ..sandbox import Limits, Pool, read_regular, remove, run
 from .kernel import RUNTIME, find_runtime
 
 MAX_LIBRARY_BYTES = 32 << 20
@@ -34,7 +33,7 @@ def link(objects: Mapping[str, Path], folder: Path, layer: str | None = None) ->
     contents = {path: path.read_bytes() for path in set(objects.values())}
     names = {path: sha256(data).hexdigest() for path, data in contents.items()}
     distinct = {names[path]: data for path, data in contents.items()}
-    with ThreadPoolExecutor(4) as pool:
+    with Pool(4, "link") as pool:
         made = pool.map(lambda data: _library(data, folder, layer), distinct.values())
         libraries = dict(zip(distinct, made, strict=True))
     return {workload: libraries[names[path]] for workload, path in objects.items()}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, local
 
+from ..errors import MachineFailed
 from ..stats import Calibration
-from .devices import Devices, Gpu, find_devices
+from .devices import Devices, Gpu
 from .link import link
 from .process import Confinement, Setting, Worker, choose_measuring_layer
 from .request import MeasureRequest, Result
@@ -101,12 +102,14 @@ class Rig:
                 self._ahead[gpu.name] = Worker(self.setting, gpu.name)
 
 
-def open_rig(task: Path, cache: Path, wanted: str, told: Callable[[str], None]) -> Rig:
-    """The GPUs of `--devices` (all, where nothing is said), once CUDA was seen to start confined.
+def open_rig(task: Path, cache: Path, gpus: Sequence[Gpu], told: Callable[[str], None]) -> Rig:
+    """These GPUs (see `find_devices`), once CUDA was seen to start confined.
 
-    Raises `BadInput` for GPUs that are not there, `MachineFailed` where CUDA does not start.
+    Raises `MachineFailed` where there is none, or CUDA does not start.
     """
-    devices = Devices(find_devices(wanted), cache / "devices", told)
+    if not gpus:
+        raise MachineFailed("no GPU to measure on")
+    devices = Devices(gpus, cache / "devices", told)
     libraries = cache / "linked"
     libraries.mkdir(parents=True, exist_ok=True)
     setting = Setting("none", read=(task, libraries))

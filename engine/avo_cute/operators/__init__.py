@@ -8,13 +8,14 @@ operator of anything that turns a parent and a history into one proposal after t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ..records import Attempt
-from ..sandbox import kill_all
+from ..lineage import Lineage
+from ..records import Attempt, Facts, Usage, Verdict
+from ..sandbox import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Proposal:
     subject: str
     body: str
     files: Mapping[str, bytes]
+    trailers: Mapping[str, str] = field(default_factory=dict)  # the engine's own, e.g. what it cost
 
 
 class Session(Protocol):
@@ -76,13 +78,97 @@ class Session(Protocol):
         ...
 
 
+class Desk(Session, Protocol):
+    """What an operator that reads and writes gets besides: an agent, or whoever plays one."""
+
+    @property
+    def number(self) -> int:
+        """Of the session, in its run."""
+        ...
+
+    @property
+    def start(self) -> str:
+        """The parent's commit and subject."""
+        ...
+
+    @property
+    def tried(self) -> Sequence[Attempt]:
+        """The attempts of this session."""
+        ...
+
+    @property
+    def editable(self) -> Sequence[str]:
+        """Patterns of the paths that may change."""
+        ...
+
+    @property
+    def focus(self) -> Sequence[str]:
+        """The files a reader of the kernel begins with."""
+        ...
+
+    @property
+    def max_file_bytes(self) -> int: ...
+
+    @property
+    def lineage(self) -> Lineage:
+        """For reading."""
+        ...
+
+    @property
+    def run_name(self) -> str: ...
+
+    def tree(self) -> str:
+        """The workspace as a tree; `BadInput` for what a candidate must not contain."""
+        ...
+
+    def build(self) -> Verdict:
+        """Compile, audit and estimate the workspace; nothing is measured or recorded."""
+        ...
+
+    def standing_facts(self) -> Mapping[str, Facts]:
+        """What the incumbent's machine code is, by workload."""
+        ...
+
+    def profile(self) -> str:
+        """Where the time of what is in the workspace goes, in at most 4 kB."""
+        ...
+
+    def resolve(self, rev: str) -> str:
+        """The commit that a revision, an attempt's number, best or parent means."""
+        ...
+
+    def version(self, rev: str) -> Mapping[str, bytes]:
+        """The files of a version."""
+        ...
+
+    def about(self) -> Mapping[str, str]:
+        """The task in words, for a prompt; the same in every session of a run."""
+        ...
+
+    def brief(self) -> str:
+        """What the lineage remembers, within a fixed length."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Keep what was learnt, for later sessions."""
+        ...
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep a file of the transcript."""
+        ...
+
+    def spend(self, model: str, usage: Usage) -> None:
+        """Count what a model's answer cost."""
+        ...
+
+
 class Operator(Protocol):
     """Varies: runs one session."""
 
     @property
     def name(self) -> str: ...
 
-    def vary(self, session: Session) -> bool:
+    def vary(self, session: Desk) -> bool:
         """Try candidates until the session is over; False when there is nothing left to try."""
         ...
 
@@ -123,27 +209,23 @@ class OneByOne:
         """Keep `width` evaluations going; the proposer is only ever asked from this thread.
 
         If one fails, the others end as they would have, and are recorded, before that is raised.
+        `KeyboardInterrupt` waits for none: the attempts in hand are lost.
         """
         exhausted, running = False, set[Future[Attempt]]()
-        with ThreadPoolExecutor(session.width, thread_name_prefix="attempt") as pool:
-            try:
-                while True:
-                    while not exhausted and len(running) < session.width and not session.over():
-                        proposal = self._propose(session)
-                        if proposal is None:
-                            exhausted = True
-                        else:
-                            running.add(pool.submit(session.prepare(proposal)))
-                    if not running:
-                        return not exhausted
-                    done = wait(running, return_when=FIRST_COMPLETED).done
-                    for future in done:
-                        running.remove(future)
-                        self._proposer.observe(future.result())
-            except KeyboardInterrupt:  # now means now: nobody waits for the attempts in hand
-                while wait(running, timeout=0.2).not_done:
-                    kill_all()
-                raise
+        with Pool(session.width, "attempt") as pool:
+            while True:
+                while not exhausted and len(running) < session.width and not session.over():
+                    proposal = self._propose(session)
+                    if proposal is None:
+                        exhausted = True
+                    else:
+                        running.add(pool.submit(session.prepare(proposal)))
+                if not running:
+                    return not exhausted
+                done = wait(running, return_when=FIRST_COMPLETED).done
+                for future in done:
+                    running.remove(future)
+                    self._proposer.observe(future.result())
 
     def _propose(self, session: Session) -> Proposal | None:
         history: Sequence[Attempt] = () if self._informed else session.history()

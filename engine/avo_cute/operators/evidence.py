@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..history import seen
+from ..history import kind_of, seen
 from ..knobs import Knob
 from ..patterns import normal
 from ..records import Attempt, Status, Workload
@@ -122,8 +122,10 @@ class Evidence:
         return self._blamed
 
     def _gains(self, attempt: Attempt) -> Sequence[float | None] | None:
-        """Speed-ups over the parent per workload: measured, or from the parent's cycles."""
+        """Speed-ups over the parent per workload: measured, or from the parent's cycles, which
+        count for nothing once anything was measured."""
         count = len(self._workloads)
+        self._measured |= kind_of(attempt) == "measured"
         cycles = numbers(attempt.trailers.get("Cycles", ""), count)
         if cycles:
             self._cycles[attempt.commit] = cycles
@@ -131,7 +133,6 @@ class Evidence:
                 self._cycles[attempt.parent] = cycles
         if gains := numbers(attempt.trailers.get("Gains", ""), count):
             return gains
-        self._measured |= attempt.trailers.get("Score-kind") == "measured"
         before = self._cycles.get(attempt.parent)
         if self._measured or not (cycles and before):
             return None

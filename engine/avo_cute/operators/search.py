@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain, combinations, islice, product
 from typing import ClassVar, Literal
 
+from ..history import kind_of
 from ..knobs import Knob, apply, read
 from ..patterns import normal
 from ..records import Attempt, Status, Target, Workload
@@ -38,6 +40,7 @@ _STARTUP = 5  # attempts before the sampler has something to learn from
 _LARGE = math.log(1.015)  # a predicted gain that is put together at once
 _SMALL = math.log(1.0015)  # and one that must have waited, because accepting costs more than trying
 _PATIENCE = 6  # attempts without a new incumbent after which a small gain is put together
+_SET_ASIDE = 2  # failures of this machine after which an assignment is left alone
 _PAUSE = 3  # attempts after a combination that was not accepted
 
 
@@ -59,12 +62,14 @@ class SearchOperator:
     workloads: Sequence[Workload]
     strategy: Strategy = "sweep"
     seed: int = 0
+    kind: str = "static"  # of the scores it learns from: the other kind is no evidence
     name: ClassVar[str] = "search"
 
     _seen: set[str] = field(default_factory=set, init=False)  # commits
     _tried: set[str] = field(default_factory=set, init=False)  # assignments
     _asked: dict[str, Change] = field(default_factory=dict, init=False)  # being evaluated
     _scores: dict[str, float] = field(default_factory=dict, init=False)  # by commit
+    _infra: Counter[str] = field(default_factory=Counter, init=False)  # by assignment
     _quiet: int = field(default=0, init=False)  # attempts since the last incumbent or combination
     _pause: int = field(default=0, init=False)  # attempts to wait before the next combination
 
@@ -93,12 +98,14 @@ class SearchOperator:
 
     def observe(self, attempt: Attempt) -> None:
         """Learn from one attempt; the same one again, and a machine's failure, change nothing."""
-        if attempt.commit in self._seen:
+        compared = attempt.number > 0 and attempt.status in _COMPARED
+        if attempt.commit in self._seen or (compared and kind_of(attempt) != self.kind):
             return
         change = change_of(attempt.body)
         if change is not None:
             self._asked.pop(change.after, None)
         if attempt.status is Status.INFRA_ERROR:
+            self._failed_here(attempt, change)
             return
         self._seen.add(attempt.commit)
         self._evidence.add(attempt, change)
@@ -114,6 +121,14 @@ class SearchOperator:
             accepted = attempt.status is Status.ACCEPTED
             self._quiet = 0 if accepted or change.combined else self._quiet + 1
             self._pause = _PAUSE if change.combined and not accepted else max(0, self._pause - 1)
+
+    def _failed_here(self, attempt: Attempt, change: Change | None) -> None:
+        """This machine failed: once is chance; after `_SET_ASIDE` times it is left alone."""
+        self._seen.add(attempt.commit)
+        if change is not None:
+            self._infra[change.after] += 1
+            if self._infra[change.after] >= _SET_ASIDE:
+                self._tried.add(change.after)
 
     def _steps(
         self, values: Values, legal: Callable[[Values], bool]
@@ -188,6 +203,9 @@ class SearchOperator:
             subject=subject_of(self._active, change),
             body=f"{body}\n\n{change_lines(change)}\n",
         )
+
+
+_COMPARED = (Status.ACCEPTED, Status.EQUAL, Status.REJECTED, Status.NO_CHANGE)
 
 
 def _after(values: Values, changes: Values) -> dict[str, str]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from ..errors import MachineFailed
 from . import seccomp
 from .devices import Devices, gpu_devices
+from .pool import Pool
 from .process import (
     Completed,
     Limits,
@@ -40,6 +41,7 @@ __all__ = [
     "Completed",
     "Devices",
     "Limits",
+    "Pool",
     "Probe",
     "choose_layer",
     "describe",

@@ -1,0 +1,118 @@
+"""What the red team and one honest candidate came to, in words that follow from their JSON."""
+
+from __future__ import annotations
+
+from proof_parts import Data, grid, interval, number
+
+# The red team.
+
+
+def redteam(data: Data) -> list[str]:
+    if not data["cases"]:
+        return [f"Not run: {data.get('why', 'nothing was judged')}."]
+    wrong = [c for c in data["cases"] if not c["honest"]]
+    honest = [c for c in data["cases"] if c["honest"]]
+    accepted = [c["case"] for c in wrong if c.get("then", c["status"]) == "accepted"]
+    passed = [c for c in wrong if c["status"] == "passes"]
+    other = [c for c in wrong if not c["as_expected"] and c not in passed]
+    as_expected = sum(c["as_expected"] for c in wrong)
+    known = {c["case"] for c in data["cases"]}
+    not_run = [name for name in data.get("planned", ()) if name not in known]
+    undecided = [c["case"] for c in wrong if c.get("then", c["status"]) == "infra-error"]
+    verdict = "none was accepted" if not accepted else f"**accepted: {', '.join(accepted)}**"
+    lines = [
+        f"{len(wrong)} wrong candidates, edits of FlashAttention-4's own source that build: "
+        f"{verdict}; {as_expected} ended as they should at the first check of the commit level.",
+    ]
+    if not_run:
+        lines += ["", f"**Not judged: {len(not_run)} of {len(data['planned'])}** "
+                  f"({', '.join(not_run)})."]  # fmt: skip
+    if undecided:
+        lines += ["", f"**Nobody can say** (the machine failed): {', '.join(undecided)}."]
+    if passed:
+        lines.append("")
+        lines.append("**Correctness did not see** " + "; ".join(map(_through, passed)) + ".")
+    if other:
+        ends = (f"{c['case']} ({c['status']}, not {c['expected']})" for c in other)
+        lines += ["", f"Ended otherwise than expected: {'; '.join(ends)}."]
+    if again := [c["case"] for c in data["cases"] if c.get("earlier")]:
+        lines += ["", f"**Judged more than once**, after ending otherwise: {', '.join(again)}."]
+    rows = ((c["case"], c["does"], c["expected"], _end(c), c["reason"][:120],
+             f"{c['seconds']:.0f}") for c in wrong)  # fmt: skip
+    lines += ["", *grid(("case", "what it does", "expected", "seen", "by", "s"), rows), ""]
+    bad = [c["case"] for c in honest if not c["as_expected"]]
+    lines.append(
+        "Honest variants must pass the same comparisons; speed alone decides about them. "
+        + (f"All {len(honest)} did." if not bad else f"**Refused: {', '.join(bad)}.**")
+        if honest
+        else "No honest variant was judged."
+    )
+    rows = ((c["case"], c["does"], _end(c), c["comparisons"], interval(c.get("gain")),
+             c.get("screening", "–")) for c in honest)  # fmt: skip
+    head = ("variant", "what it does", "correctness", "comparisons", "gain over the seed",
+            "screening would say")  # fmt: skip
+    return [*lines, "", *grid(head, rows), "", _lanes(data)]
+
+
+def _end(case: Data) -> str:
+    then = f", then {case['then']}" if "then" in case else ""
+    mark = "" if case["as_expected"] else " (!)"
+    before = ", ".join(case.get("earlier", []))
+    return f"{case['status']}{then}{mark}{f' (in an earlier run {before})' if before else ''}"
+
+
+def _through(case: Data) -> str:
+    luck = "" if case["sure"] else " (a race: it need not show)"
+    then = case.get("then", "not followed up")
+    return f"{case['case']}{luck}, in the end {then}"
+
+
+def _lanes(data: Data) -> str:
+    return (
+        f"Seconds are those of judging, with up to {data['lanes']} cases side by side on the GPU. "
+        f"Cases that hang were given {data['hang_limit_s']:.0f} s instead of the engine's 60 s a "
+        "step; the gains of the honest variants are of one process and two workloads."
+    )
+
+
+# What a candidate costs.
+
+
+def limits(data: Data) -> list[str]:
+    if "levels" not in data:
+        return [f"Not run: {data.get('why', 'nothing was timed')}."]
+    allowed, rows, over = {"screening": 20, "commit": 120}, [], []
+    missing = [n for n in allowed if not data["levels"].get(n, {}).get("processes")]
+    for name, level in data["levels"].items():
+        if level["wall_s"] > allowed[name]:
+            over.append(name)
+        if level["processes"]:
+            rows.append((name, level["processes"], f"{level['wall_s']:.1f}", allowed[name],
+                         f"{level['timed_s']:.1f}", f"{level['after_s']:.1f}",
+                         number(level["busy"], ".0%")))  # fmt: skip
+    idle = [n for n, v in data["levels"].items() if v["processes"] and not (v["busy"] or 0) >= 0.7]
+    if over or missing:
+        verdict = f"**Over the limit: {', '.join(over)}.** " if over else ""
+        verdict += f"**Not reached: {', '.join(missing)}.**" if missing else ""
+    else:
+        verdict = "Both levels are within their limits."
+    idle_said = f" **The GPU was busy for less than 70 %: {', '.join(idle)}.**" if idle else ""
+    return [
+        f"One evaluation of an honest variant ({data['variant']}): {data['status']}, gain "
+        f"{interval(data['gain'])}, hidden workloads {interval(data['hidden'])}. Wall seconds from "
+        "its build on, process starts and the builds for hidden workloads included. "
+        f"{verdict}{idle_said}",
+        "",
+        *grid(
+            (
+                "level",
+                "processes",
+                "seconds",
+                "allowed",
+                "of it timing",
+                "after the last process",
+                "GPU busy while timing",
+            ),
+            rows,
+        ),
+    ]

@@ -1,0 +1,158 @@
+"""The agent: Vary(P) = Agent(P, K, f), the variation step of AVO (arXiv 2603.24517).
+
+    while the session is not over:  act(reply())
+
+One session is one conversation, append-only. It begins with what the lineage remembers (P), has
+tools on the workspace, on the lineage and on the knowledge base (K), and one door to the score (f).
+It ends with an accepted candidate, with the session's or the run's budget, or when the model has
+nothing left to do; the next session starts from the lineage again, because git is the memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .knowledge import Knowledge
+from .model import Answered, Ask, Model, Reply, Tool, Turn, tool_results, user_text
+from .operators import Desk
+from .operators.asking import paid
+from .prompts import prompt
+from .tools import Toolbox, toolbox
+
+MAX_TOKENS = 32_000  # of one answer, thinking included
+STEPS = 250  # answers of one session
+CONTEXT_TOKENS = 160_000  # a conversation longer than this costs more than a new session learns
+ROOM_TOKENS = 130_000  # from here on the agent is told to write down what it learnt
+IDLE = 3  # answers in a row without a tool call that end the session
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The `agent` operator. Without `knowledge`, or without `remember`, it is AVO's ablation."""
+
+    model: Model
+    knowledge: Knowledge | None
+    remember: bool = True
+
+    @property
+    def name(self) -> str:
+        """As `Operator:` says it."""
+        return f"agent {self.model.name}"
+
+    def vary(self, session: Desk) -> bool:
+        """One session. True: another one may find more."""
+        talk = Talk(self.model, session, system_prompt(session), toolbox(session, self.knowledge))
+        talk.say(opening(session, self.remember))
+        while not (session.over() or talk.ended):
+            talk.act(talk.reply())
+        return True
+
+
+class Talk:
+    """One append-only conversation of a session; every turn is kept in the lineage as it comes."""
+
+    def __init__(self, model: Model, session: Desk, system: str, tools: Toolbox) -> None:
+        self._model, self._session, self._system, self._tools = model, session, system, tools
+        self._offered = [Tool(n, tools.description(n), tools.schema(n)) for n in tools.names]
+        self._turns: list[Turn] = []
+        self._replies = self._idle = self._length = 0
+        self.ended = ""  # why, once it has
+
+    def say(self, text: str) -> None:
+        """Append a turn of ours."""
+        self._append(user_text(text))
+
+    def reply(self) -> Reply:
+        """The model's next turn, paid for and kept, whatever it is."""
+        ask = Ask(self._system, tuple(self._turns), tuple(self._offered), MAX_TOKENS)
+        reply = paid(self._session, self._model, ask)
+        if reply.turn.content:  # an empty turn cannot be sent back
+            self._append(reply.turn)
+        self._replies += 1
+        self._length = reply.length
+        if self._replies >= STEPS:
+            self.ended = f"{STEPS} answers without an accepted candidate"
+        elif self._length > CONTEXT_TOKENS:
+            self.ended = "the conversation is full"
+        return reply
+
+    def act(self, reply: Reply) -> None:
+        """Do what a reply asks for; what to do is a table of its stop reason."""
+        _ACTIONS.get(reply.stop, Talk._nudge)(self, reply)
+
+    def _use_tools(self, reply: Reply) -> None:
+        if not reply.uses:
+            return self._nudge(reply)
+        self._idle = 0
+        results = []
+        for use in reply.uses:  # in order: two edits may rest on each other
+            if use.input is None:
+                results.append(Answered(use.id, use.error, True))
+            elif self._session.over():
+                results.append(Answered(use.id, "not done: the session is over", True))
+            else:
+                answer = self._tools.use(use.name, use.input)
+                results.append(Answered(use.id, answer.text, answer.error))
+        self._append(tool_results(results, self._room()))
+
+    def _cut(self, reply: Reply) -> None:
+        """The answer reached its limit: a tool call in it is half of one and is not run."""
+        if not reply.uses:
+            return self._nudge(reply)
+        text = "not done: the answer was cut at its limit; make several smaller edits instead"
+        self._append(tool_results([Answered(use.id, text, True) for use in reply.uses]))
+
+    def _nudge(self, reply: Reply) -> None:
+        self._idle += 1
+        if self._idle >= IDLE:
+            self.ended = f"{IDLE} answers in a row without a tool call"
+            return
+        tried = self._session.tried
+        what = "Nothing counts before `evaluate` has judged it" if not tried else "Not accepted yet"
+        unanswered = [Answered(use.id, "not done", True) for use in reply.uses]
+        text = f"{what}, and the session goes on: use a tool, or note what you learnt."
+        self._append(tool_results(unanswered, text) if unanswered else user_text(text))
+
+    def _go_on(self, reply: Reply) -> None:
+        """A pause of the API's own: the same conversation goes on as it is."""
+
+    def _refused(self, reply: Reply) -> None:
+        self.ended = "the model refused to go on"
+
+    def _full(self, reply: Reply) -> None:
+        self.ended = "the conversation is full"
+
+    def _room(self) -> str:
+        if self._length < ROOM_TOKENS:
+            return ""
+        return "This conversation is nearly full: note what you learnt, then evaluate or stop."
+
+    def _append(self, turn: Turn) -> None:
+        self._turns.append(turn)
+        kept = json.dumps({"role": turn.role, "content": turn.content}, ensure_ascii=False)
+        self._session.keep(f"turns/{len(self._turns):04d}.json", kept.encode("utf-8", "replace"))
+
+
+_ACTIONS: dict[str, Callable[[Talk, Reply], None]] = {
+    "tool_use": Talk._use_tools,
+    "max_tokens": Talk._cut,
+    "end_turn": Talk._nudge,
+    "stop_sequence": Talk._nudge,
+    "pause_turn": Talk._go_on,
+    "refusal": Talk._refused,
+    "model_context_window_exceeded": Talk._full,
+}
+
+
+def opening(session: Desk, remember: bool) -> str:
+    """The first turn: what the lineage remembers, or only where the session starts."""
+    if remember:
+        return session.brief()
+    return f"You start from {session.start}. No record of earlier attempts is given to you."
+
+
+def system_prompt(session: Desk) -> str:
+    """The stable part, the same bytes in every session of a run: it is what the API caches."""
+    return prompt("agent", **session.about())

@@ -1,0 +1,23 @@
+"""Text of candidates, compilers and commits on its way to a model: data, which gives no orders.
+
+The system prompt says that whatever stands between these marks is to be read and never obeyed; a
+text cannot close its own mark.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..sandbox import printable
+
+
+def quoted(source: str, text: str) -> str:
+    """`text` as data from `source`, without control characters and without a mark of its own."""
+    return f'<data from="{source}">\n{_defused(text).rstrip()}\n</data>'
+
+
+def _defused(text: str) -> str:
+    return _MARK.sub(lambda found: found[0].replace("<", "‹"), printable(text))
+
+
+_MARK = re.compile(r"<\s*/?\s*data\b", re.IGNORECASE)
