@@ -71,16 +71,15 @@ def judge(machine: Machine, gain: float, calibration: Calibration, setting: Sett
     """Screen and confirm one candidate that is truly `gain` (a log-ratio) better."""
     pair = machine.pair()
     process = machine.process(gain, pair, setting.screening_rounds)
-    if screen(process, Case(PUBLIC, seed=machine.started), calibration, setting.screening).status:
+    case = Case(PUBLIC, HIDDEN, baseline="incumbent", seed=machine.started)
+    if screen(process, case, calibration, setting.screening).status:
         return Outcome(False, True, 0.0)
     each = math.ceil(setting.rule.rounds / setting.rule.processes)
     confirmed = [  # as the engine does it: the hidden workloads are built while the first one runs
         machine.process(gain, pair, each, HIDDEN_ROUNDS if n == 1 else 0)
         for n in range(setting.rule.processes)
     ]
-    ruling = decide(
-        confirmed, Case(PUBLIC, HIDDEN, seed=machine.started), calibration, setting.rule
-    )
+    ruling = decide(confirmed, replace(case, seed=machine.started), calibration, setting.rule)
     accepted = ruling.status is Status.ACCEPTED
     claimed = math.log(ruling.gain.value) if accepted and ruling.gain else 0.0
     return Outcome(accepted, False, claimed)

@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from avo_cute.beyond import HIDDEN_COUNT
 from avo_cute.measure.request import samples_of
 from avo_cute.measure.timing import SPARE
-from avo_cute.measured import HIDDEN_COUNT
 from avo_cute.records import Samples
 from avo_cute.stats import log_ratios
 

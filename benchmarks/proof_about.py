@@ -87,7 +87,7 @@ def _version(package: str) -> str:
 
 
 def facts_of(data: Data) -> dict[str, str]:
-    """What a part says of its surroundings: recorded, or told by its measuring processes."""
+    """What a part says of its surroundings; first its measuring processes, which were there."""
     raws = [
         *(data.get("processes") or []),
         *(data.get("raw") or {}).values(),
@@ -95,7 +95,7 @@ def facts_of(data: Data) -> dict[str, str]:
     ]
     seen: Mapping[str, Any] = next((r["facts"] for r in raws), {})
     devices = [a["device"] for a in data.get("attempts") or [] if a.get("device")]
-    found = {key: str(data.get(key) or seen.get(key) or "") for key in KEYS}
+    found = {key: str(seen.get(key) or data.get(key) or "") for key in KEYS}
     found["device"] = found["device"] or next(iter(devices), "")
     return found
 

@@ -120,10 +120,11 @@ def _command(
         timer.daemon = True
         timer.start()
         assert process.stdout is not None
-        for line in process.stdout:
-            file.write(line)
-            if not quiet:
-                print(line, end="", flush=True)
+        with process.stdout as lines:
+            for line in lines:
+                file.write(line)
+                if not quiet:
+                    print(line, end="", flush=True)
         code = process.wait()
         timer.cancel()
     ended.set()

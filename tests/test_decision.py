@@ -18,7 +18,7 @@ from avo_cute.records import Samples, Status
 from avo_cute.stats import Calibration
 
 PUBLIC, HIDDEN = ("a", "b", "c"), ("h", "i")
-CASE = Case(PUBLIC, HIDDEN)
+CASE = Case(PUBLIC, HIDDEN, baseline="incumbent")
 QUIET = Calibration((0.0005, -0.0005, 0.0005), 0.001)  # a margin of 0.15 %
 
 
@@ -59,7 +59,7 @@ def changed(processes, where, name, change):
 
 
 def test_a_real_gain_is_accepted_with_its_numbers():
-    ruling = ruled(three(seed=0.02, cudnn=-0.1))
+    ruling = ruled(three(seed=0.02, cudnn=-0.1), Case(PUBLIC, HIDDEN))
     assert ruling.status is Status.ACCEPTED
     assert ruling.gain.value == pytest.approx(math.exp(0.005), abs=2e-4)
     assert ruling.gain.low > math.exp(ruling.margin)
@@ -228,12 +228,17 @@ def test_a_baseline_that_refuses_a_workload_is_compared_on_the_others():
     assert ruling.status is Status.ACCEPTED
     assert set(ruling.workloads["cudnn"]) == {"a", "c"}
     assert "cudnn" not in ruling.overall
-    assert ruling.score is None  # no seed was timed
-    assert ruled(processes, replace(CASE, baseline="incumbent")).score == ruling.gain
+    assert ruling.score == ruling.gain
+
+
+def test_without_the_seed_beside_it_there_is_no_score_and_no_acceptance():
+    ruling = ruled(three(), Case(PUBLIC, HIDDEN))
+    assert (ruling.status, ruling.score) == (Status.INFRA_ERROR, None)
+    assert "the seed was not timed" in ruling.reason
 
 
 def test_no_hidden_workloads_is_a_case_too():
-    ruling = ruled(three(), Case(PUBLIC))
+    ruling = ruled(three(), Case(PUBLIC, baseline="incumbent"))
     assert (ruling.status, ruling.hidden, ruling.hidden_count) == (Status.ACCEPTED, None, 0)
 
 
@@ -301,42 +306,82 @@ def test_ten_thousand_resamples_are_quick():
     arms = {"incumbent": 0.005}
     start = time.process_time()
     taken = [[timed(n, w, "public", 20, rng, 0.001, arms) for w in names] for n in (1, 2, 3)]
-    assert ruled(taken, Case(names)).status is Status.ACCEPTED
+    assert ruled(taken, Case(names, baseline="incumbent")).status is Status.ACCEPTED
     assert time.process_time() - start < 0.5
+
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+RECORDED = BENCHMARKS.parent / "docs" / "results" / "h200" / "aa.json"
 
 
 @pytest.fixture(scope="module")
 def simulation():
     """benchmarks/decision.py, small."""
-    path = Path(__file__).parent.parent / "benchmarks" / "decision.py"
-    spec = importlib.util.spec_from_file_location("decision_benchmark", path)
+    sys.path.insert(0, str(BENCHMARKS))
+    spec = importlib.util.spec_from_file_location("decision_benchmark", BENCHMARKS / "decision.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(BENCHMARKS))
 
 
 def test_simulated_machine_has_the_spreads_it_claims(simulation):
+    """Seen between processes is what the rounds scatter and what the processes add to it."""
+    for within, between in ((0.00001, 0.0005), (0.0045, 0.0), (0.0045, 0.0005)):
+        noise = replace(simulation.NOISE, within=within, straggling=within, between=between)
+        machine = simulation.Machine(noise, 1)
+        calibration = simulation.calibrated(machine, simulation.Setting(noise, RULE, 100))
+        rounds = within * math.sqrt(math.pi / 2 / simulation.NULL_ROUNDS / len(simulation.PUBLIC))
+        assert calibration.spread == pytest.approx(math.hypot(rounds, between), rel=0.15)
+        assert calibration.within == pytest.approx(within, rel=0.15)
+
+
+def test_simulated_rounds_are_void_and_replaced(simulation):
     machine = simulation.Machine(simulation.NOISE, 1)
-    calibration = simulation.calibrated(machine, simulation.Setting(machine.noise, RULE, 60))
-    assert calibration.spread == pytest.approx(machine.noise.between, rel=0.25)
-    assert calibration.within == pytest.approx(machine.noise.within, rel=0.25)
+    samples = machine.process(0.01, machine.pair(), 20, hidden=12)
+    wanted = dict.fromkeys(simulation.PUBLIC, 20) | dict.fromkeys(simulation.HIDDEN, 12)
+    assert {s.workload: s.void.count("") for s in samples} == wanted
+    assert all(s.void[-1] == "" and len(s.void) == len(s.times["candidate"]) for s in samples)
+    assert sum(len(s.void) for s in samples) > sum(wanted.values())
+    mostly = simulation.Machine(replace(simulation.NOISE, void=0.9), 1)
+    counts = [len(s.void) for s in mostly.process(0.0, mostly.pair(), 20)]
+    assert set(counts) == {30}
+
+
+def test_rounds_of_a_real_machine_are_drawn_without_a_lean(simulation):
+    from decision_machine import Machine, Noise, recorded
+
+    rounds = recorded(RECORDED)
+    assert set(rounds) == set(simulation.PUBLIC)
+    for ratios in rounds.values():
+        assert sorted(ratios) == pytest.approx(sorted(-ratios), abs=1e-12)
+    noise = Noise(between=0.0, recorded=rounds)
+    calibration = simulation.calibrated(Machine(noise, 1), simulation.Setting(noise, RULE, 200))
+    assert calibration.spread == pytest.approx(0.00037, rel=0.2)
+    assert abs(sum(calibration.gains)) / 200 < 4 * calibration.spread / math.sqrt(200)
 
 
 def test_the_rule_keeps_its_promises_in_a_short_simulation(simulation):
-    setting = simulation.Setting(simulation.NOISE, RULE, 5)
-    result = simulation.simulate(setting, evolutions=2, candidates=60, trials=10, seed=5)
+    setting = simulation.Setting(simulation.NOISE, RULE, simulation.CALIBRATION)
+    result = simulation.simulate(setting, evolutions=2, candidates=60, trials=20, seed=5)
     assert result["false_accepts"] == 0
-    assert result["nulls_screened_out"] > 0.8
     assert result["power"]["0.005"]["accepted"] >= 0.95
     assert result["power"]["0.005"]["passed_screening"] == 1.0
+    assert result["power"]["0.002"]["accepted"] < 0.2, "below the margin"
     assert result["best_of_ten"]["accepts"] > 3  # of 60, where none is better
     assert all(met for *_, met in simulation.table(result))
+
+
+def test_a_quiet_machine_screens_most_null_candidates_out(simulation):
+    noise = simulation.Noise(within=0.0009, straggling=0.027, between=0.0005, void=0.02)
+    result = simulation.simulate(simulation.Setting(noise, RULE, 5), 2, 60, 0, seed=5)
+    assert result["nulls_screened_out"] > 0.8 and result["false_accepts"] == 0
 
 
 def test_a_rule_without_its_margin_would_be_caught(simulation):
     """The simulation can fail: without a margin the machine's preferences are taken for gains."""
     lax = replace(RULE, margin_factor=0.0, least_margin=-0.01)
-    noise = replace(simulation.NOISE, persistent=1.0)
+    noise = replace(simulation.NOISE, within=0.0009, between=0.0005, persistent=1.0)
     result = simulation.simulate(simulation.Setting(noise, lax, 5), 1, 40, 0, seed=5)
     assert result["false_accepts"] > simulation.LIMITS["false accepts"]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from avo_cute.measure import evaluation
 from avo_cute.measure.device import DeviceFault
@@ -70,11 +71,7 @@ def trial(asked, said=None, **candidate):
 
 
 def ended(asked, said=None, **candidate):
-    one = trial(asked, said, **candidate)
-    try:
-        return one.run()
-    except evaluation._FAILURES as failure:
-        return one.ended(*evaluation._blame(failure))
+    return evaluation.carry_out(trial(asked, said, **candidate))
 
 
 def test_an_honest_candidate_gets_samples_and_findings():
@@ -177,3 +174,26 @@ def test_the_worker_announces_phases(tmp_path: Path):
 
     say(tmp_path, "timing x", 12.4)
     assert (tmp_path / "phase").read_text() == "12 timing x\n"
+
+
+def test_a_failure_of_our_own_code_is_not_the_candidates(monkeypatch):
+    one = trial(request())
+
+    def no_room(*given, **more):
+        raise torch.OutOfMemoryError("CUDA out of memory: somebody else has it")
+
+    monkeypatch.setattr(one.modules.reference, "expected", no_room)
+    result = evaluation.carry_out(one)
+    assert result.status == Status.INFRA_ERROR
+    assert "OutOfMemoryError in our own code: CUDA out of memory" in result.reason
+
+
+def test_a_device_that_is_broken_by_then_was_broken_by_a_launch(monkeypatch):
+    one = trial(request())
+
+    def broken(*given, **more):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(one.modules.reference, "expected", broken)
+    monkeypatch.setattr(SimulatedDevice, "synchronize", broken)
+    assert evaluation.carry_out(one).status == Status.CRASHED

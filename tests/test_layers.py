@@ -45,6 +45,7 @@ LAYERS = {
         "estimate",
         "measure",
         "measured",
+        "beyond",
         "sanitize",
         "inert",
         "summary",

@@ -1,13 +1,20 @@
 """The measured score from candidate to verdict: real builds, a rig whose GPU is simulated."""
 
 import json
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from avo_cute.measure.request import Result
-from avo_cute.records import Status
+from avo_cute import beyond, inert
+from avo_cute.errors import MachineFailed
+from avo_cute.measure.answer import Unbelievable, read_answer
+from avo_cute.measure.request import Result, write
+from avo_cute.records import Failure, Status
 from avo_cute.score import evaluate, standing_of
+from avo_cute.target import find_target
+from avo_cute.task import find_task
 
 from .conftest import KERNEL, kernel_source, write_candidate
 from .simulated_rig import SimulatedRig
@@ -24,10 +31,12 @@ def measured(softmax_bench, softmax_baseline, tmp_path):
     def export(tree, folder):
         write_candidate(folder, {})
 
-    def run(rig, changes=None, seen=None, **settings):
+    def run(rig, changes=None, seen=None, incumbent=None, **settings):
         bench = replace(softmax_bench, rig=rig, **settings)
         baseline = evaluate(write_candidate(tmp_path / "baseline", {}), bench, None)
         standing = standing_of(baseline, baseline, seen or {})
+        if incumbent is not None:
+            standing = replace(standing, incumbent=replace(standing.incumbent, tree=incumbent))
         text = kernel_source().replace(*CHANGED) if changes is None else changes
         source = write_candidate(tmp_path / "candidate", {KERNEL: text})
         return evaluate(source, bench, standing, export)
@@ -106,3 +115,134 @@ def test_thorough_measures_whatever_it_is(measured):
     verdict = measured(rig, thorough=True, baselines=("cudnn",), cold=10)
     assert verdict.status is Status.REJECTED and verdict.measured.level == "commit"
     assert rig.asked[0].effort.cold == 10 and rig.asked[0].baselines == ("cudnn",)
+
+
+# A measuring process is not believed.
+
+
+class Bent(SimulatedRig):
+    """A rig whose processes report something else than they were asked for."""
+
+    def bend(self, samples, request):
+        return samples
+
+    def measure(self, request):
+        result = super().measure(request)
+        return replace(result, samples=tuple(self.bend(s, request) for s in result.samples))
+
+
+def bent(change):
+    rig = Bent(gain=1.03)
+    rig.bend = change
+    return rig
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s, r: replace(s, process=7), "by another process"),
+        (lambda s, r: replace(s, workload="other"), "which nobody asked for"),
+        (lambda s, r: replace(s, role="public" if s.role == "hidden" else "hidden"), "nobody"),
+        (lambda s, r: replace(s, mode="best"), "another process"),
+        (lambda s, r: replace(s, times={**s.times, "cudnn": s.times["candidate"]}), "unknown arm"),
+    ],
+)
+def test_samples_that_nobody_asked_for_are_a_crash(measured, change, says):
+    verdict = measured(bent(change))
+    assert verdict.status is Status.CRASHED and says in verdict.reason
+
+
+@pytest.mark.parametrize("bad", [0.0, -1e-6, math.nan, math.inf])
+def test_times_that_are_no_times_are_no_evidence(measured, bad):
+    def change(s, request):
+        return replace(s, times={**s.times, "candidate": (bad,) * len(s.void)})
+
+    verdict = measured(bent(change))
+    assert verdict.status in (Status.REJECTED, Status.CRASHED) and verdict.gain is None
+    assert not verdict.measured.seconds
+
+
+def test_a_hidden_workload_faster_than_physics_is_rejected(measured):
+    def change(s, request):
+        if s.role != "hidden":
+            return s
+        return replace(s, times={**s.times, "candidate": (1e-12,) * len(s.void)})
+
+    verdict = measured(bent(change))
+    assert verdict.status is Status.REJECTED and "physical floor" in verdict.reason
+
+
+def test_nothing_is_accepted_without_the_seed_beside_it(measured):
+    """The incumbent's object is another than the seed's, and no process timed the seed."""
+    rig = bent(lambda s, r: replace(s, times={a: t for a, t in s.times.items() if a != "seed"}))
+    link, calls = rig.link, []
+
+    def relink(objects):
+        calls.append(objects)
+        return {n: f"{library}{len(calls)}" for n, library in link(objects).items()}
+
+    rig.link = relink
+    verdict = measured(rig)
+    assert verdict.status is Status.INFRA_ERROR and "seed was not timed" in verdict.reason
+
+
+# What the commit level builds besides.
+
+
+def sides(monkeypatch, outcome):
+    """Let builds for hidden workloads of arms that are no candidate end as `outcome` says."""
+    real = beyond._side
+
+    def side(trial, which, workloads):
+        objects, failures = real(trial, which, workloads)
+        return outcome(which.tree, objects, failures)
+
+    monkeypatch.setattr(beyond, "_side", side)
+
+
+def test_what_the_incumbent_lacks_is_compared_with_the_seed(measured, monkeypatch):
+    failed = Failure(Status.TIMED_OUT, "slow")
+    sides(monkeypatch, lambda tree, o, f: ({}, (failed,)) if tree == "incumbent" else (o, f))
+    rig = SimulatedRig(gain=1.03, hidden_gain=0.98)
+    verdict = measured(rig, incumbent="incumbent")
+    assert verdict.status is Status.REJECTED and "hidden workloads" in verdict.reason
+
+
+def test_what_the_seed_refuses_is_said_and_left_out(measured, monkeypatch):
+    refused = Failure(Status.BUILD_FAILED, "not this shape")
+
+    def outcome(tree, objects, failures):
+        first = min(objects)
+        return {n: p for n, p in objects.items() if n != first}, (refused,)
+
+    sides(monkeypatch, outcome)
+    verdict = measured(SimulatedRig(gain=1.03))
+    assert verdict.status is Status.ACCEPTED
+    assert any(s.startswith("unsupported by the seed") for s in verdict.signals)
+
+
+def test_no_hidden_workload_left_is_no_pass(measured, monkeypatch):
+    sides(monkeypatch, lambda tree, o, f: ({}, (Failure(Status.BUILD_FAILED, "not this shape"),)))
+    verdict = measured(SimulatedRig(gain=1.03))
+    assert verdict.status is Status.INFRA_ERROR and "every hidden workload" in verdict.reason
+
+
+def test_a_seed_that_does_not_come_to_an_end_is_the_machines(measured, monkeypatch):
+    sides(monkeypatch, lambda tree, o, f: ({}, (Failure(Status.TIMED_OUT, "took 300 s"),)))
+    with pytest.raises(MachineFailed, match=r"the seed did not build.*took 300 s"):
+        measured(SimulatedRig(gain=1.03))
+
+
+def test_files_that_are_not_python_have_no_inert_versions(tmp_path):
+    for text in (b"caf\xe9 = 1\n", b"def (:\n", b"x = (" * 5000):
+        (tmp_path / "kernel.py").write_bytes(text)
+        task = find_task("fa4")
+        trial = SimpleNamespace(bench=SimpleNamespace(task=task, target=find_target("h200")))
+        assert inert._variants(trial, tmp_path) == []
+
+
+@pytest.mark.parametrize("status", ["accepted", "equal", "no-change", "build-failed", "timed-out"])
+def test_a_process_cannot_give_every_status(tmp_path, status):
+    write(Result(status=status, reason="so it is"), tmp_path / "result.json")
+    with pytest.raises(Unbelievable, match="malformed"):
+        read_answer(tmp_path / "result.json", tmp_path / "copy.json")

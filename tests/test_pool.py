@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from avo_cute import sandbox
+from avo_cute import measured, sandbox
 from avo_cute.cli.run import building
 from avo_cute.errors import Stopped
-from avo_cute.measured import Trial
 from avo_cute.sandbox import Pool
 from avo_cute.score import evaluate, standing_of
 
@@ -131,7 +130,7 @@ def test_ctrl_c_while_measuring_waits_for_no_build(
     softmax_bench, softmax_baseline, tmp_path, monkeypatch, press
 ):
     """The hidden workloads are being built meanwhile."""
-    monkeypatch.setattr(Trial, "build_more", lambda trial, seed: child(60))
+    monkeypatch.setattr(measured, "build_more", lambda trial, seed: child(60))
     rig = SimulatedRig(gain=1.03)
 
     def during(request):

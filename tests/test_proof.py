@@ -640,14 +640,14 @@ def test_a_run_is_kept_while_it_goes_on_and_told_as_unfinished(lineage, monkeypa
     import proof_run
 
     out = Path(lineage.path).parent
-    monkeypatch.setattr(proof_run, "KEEP_S", 0.2)
+    monkeypatch.setattr(proof_run, "KEEP_S", 0.02)
     kept = []
 
     def keep(told):
         proof_run._keep(out, "evolve", "proof", {"target": "h200", "command": told})
         kept.append(json.loads((out / "evolve.json").read_text()))
 
-    told_last = proof_run._command(["--help"], out / "none.git", out / "log", 1e6, keep)
+    told_last = proof_run._command(["log"], out / "none.git", out / "log", 1e6, keep)
     keep(told_last)
     assert kept[0]["command"]["code"] is None and len(kept[0]["attempts"]) == 4
     assert "It was still running when this was kept" in told("evolve", kept[0])

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .beyond import build
 from .build import Source
 from .decision import compare
+from .errors import MachineFailed, Stopped
 from .measure.request import Effort
-from .records import Failure
+from .records import Failure, Status
 
 if TYPE_CHECKING:
     from .measured import Trial
@@ -35,7 +37,12 @@ def inert_gains(trial: Trial) -> list[float]:
         kernels = {"candidate": candidate, "incumbent": incumbent, "seed": incumbent}
         if not all(len(k) == len(bench.workloads) for k in kernels.values()):
             continue
-        result = trial.run(trial.points([], []), kernels, EFFORT)
+        try:
+            result = trial.run(trial.points([], []), kernels, EFFORT)
+        except Stopped:
+            raise
+        except MachineFailed:  # one pair less: they gate nothing
+            continue
         trial.results.remove(result)  # no evidence about the candidate itself
         found = compare([result.samples], [w.name for w in bench.workloads])
         if not result.status and found is not None:
@@ -54,8 +61,17 @@ def _variants(trial: Trial, directory: Path) -> list[Mapping[str, Path]]:
         if p.is_file()
     }
     built: list[Mapping[str, Path]] = []
-    for changed in module.variants(files, trial.bench.target.family):
-        objects = _build(trial, {**files, **changed})
+    try:
+        variants = list(module.variants(files, trial.bench.target.family))
+    except (ValueError, SyntaxError, RecursionError):  # a candidate's files need not be readable
+        return []
+    for changed in variants:
+        try:
+            objects = _build(trial, {**files, **changed})
+        except Stopped:
+            raise
+        except MachineFailed:
+            objects = Failure(Status.INFRA_ERROR, "not built")
         built.append({} if isinstance(objects, Failure) else objects)
     return built
 
@@ -69,4 +85,4 @@ def _build(trial: Trial, files: Mapping[str, bytes]) -> dict[str, Path] | Failur
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         source = Source(f"inert {digest.hexdigest()}", Path(folder))
-        return trial.build(source, trial.bench.workloads)
+        return build(source, trial.bench, trial.bench.workloads)

@@ -10,16 +10,15 @@ What samples mean is `decision`'s to say; what they are is in `measure/`.
 from __future__ import annotations
 
 import random
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from .bench import Bench, Side, Standing
+from .beyond import Export, Kernels, build_more
 from .build import Source
-from .build.analyse import ClassResult, judge_class
 from .decision import Case, Ruling, decide, screen
 from .inert import inert_gains
+from .measure.answer import unasked
 from .measure.request import Effort, MeasureRequest, Point, Result
 from .measure.rig import Rig, fresh_seed
 from .records import Failure, Status, Verdict, Workload
@@ -28,13 +27,9 @@ from .sanitize import sanitize
 from .stats import Calibration, inert_note
 from .summary import floors, summary
 
-Export = Callable[[str, Path], None]
-Kernels = Mapping[str, Mapping[str, Path]]  # arm -> workload -> object
-
 SCREENING = Effort(warm_s=0.15, rounds=12, families="few", large=False)
 CONFIRMING = Effort(warm_s=0.4, rounds=20, families="none", large=False)
 FIRST = replace(CONFIRMING, families="all", large=True)  # of the commit level: all correctness
-HIDDEN_COUNT = 4
 CONTROL_BELOW = 1.02  # gains under 2 % get inert rebuilds of both sides beside them
 SCREENED_CHECKS = 5  # correctness-only workloads per class in screening
 UNMEASURED = Calibration((0.01 / 3,) * 3, 0.001)  # a machine without calibration: margin 1 %
@@ -84,7 +79,7 @@ class Trial:
         self.results.clear()
         seed = fresh_seed()
         with Pool(1, "build") as pool:
-            later = pool.submit(self.build_more, seed)
+            later = pool.submit(build_more, self, seed)
             first = self.run(self.points(self.bench.beside, []), self.kernels(), self.first)
             if first.status:
                 later.cancel()
@@ -92,16 +87,20 @@ class Trial:
             more = later.result()
         if isinstance(more, Failure):
             return self.refused(more)
+        self.verdict = replace(self.verdict, signals=(*self.verdict.signals, *more.told))
         second = self.run(self.points(more.checks, more.hidden), more.kernels, self.second)
         if second.status:
             return replace(self.failed(second, "commit"), beyond=True)
         third = self.run(self.points([], []), self.kernels(), CONFIRMING)
         if third.status:
             return self.failed(third, "commit")
-        case = replace(self.case(), hidden=tuple(w.name for w in more.hidden))
-        return self.decided(case, more)
+        limits = {n: f.impossible for n, f in floors(self.bench, more.hidden).items()}
+        case = self.case()
+        names = tuple(w.name for w in more.hidden)
+        case = replace(case, hidden=names, floors={**case.floors, **limits})
+        return self.decided(case)
 
-    def decided(self, case: Case, more: _More) -> Verdict:
+    def decided(self, case: Case) -> Verdict:
         """The rule; what is too good is first looked at again, with full correctness."""
         ruling = decide([r.samples for r in self.results], case, self.calibration)
         if "quarantined" in ruling.flags:
@@ -187,62 +186,11 @@ class Trial:
             baselines=self.bench.baselines,
         )
         result = self.rig.measure(request)
+        if why := unasked(request, result):
+            told = f"the measuring process left a malformed result: {why}"
+            result = Result(Status.CRASHED, told, facts=result.facts)
         self.results.append(result)
         return result
-
-    # What else is built, once screening has passed.
-
-    def build_more(self, seed: int) -> _More | Failure:
-        """Hidden workloads, and checks of other kernels, for all arms. What the seed itself cannot
-        build is left out."""
-        bench = self.bench
-        drawn = bench.task.reference.hidden(seed, [w.params for w in bench.workloads], HIDDEN_COUNT)
-        hidden = [Workload(name, of, (), params) for name, of, params in drawn]
-        others = [c for c in bench.checks if c not in bench.beside]
-        wanted = [*hidden, *others]
-        with Pool(3, "side") as pool:
-            sides = {s.tree: s for s in (self.standing.seed, self.standing.incumbent)}
-            theirs = {t: pool.submit(self.build_side, s, wanted) for t, s in sides.items()}
-            mine = pool.submit(self.build, self.source, wanted)
-        found = theirs[self.standing.seed.tree].result()
-        incumbent = theirs[self.standing.incumbent.tree].result()
-        built = [w for w in wanted if w.name in found and w.name in incumbent]
-        objects = self.build(self.source, built) if len(built) < len(wanted) else mine.result()
-        if isinstance(objects, Failure):
-            return objects
-        kernels = {
-            "candidate": {**self.verdict.objects, **objects},
-            "incumbent": {**self.standing.incumbent.objects, **incumbent},
-            "seed": {**self.standing.seed.objects, **found},
-        }
-        names = {w.name for w in hidden}
-        return _More(
-            tuple(w for w in built if w.name in names),
-            tuple(w for w in built if w.name not in names),
-            kernels,
-        )
-
-    def build_side(self, side: Side, workloads: Sequence[Workload]) -> dict[str, Path]:
-        """The objects of an arm that is no candidate: whatever of it builds."""
-        with tempfile.TemporaryDirectory(prefix="avo-cute-side-") as folder:
-            self.export(side.tree, Path(folder))
-            source = Source(side.tree, Path(folder))
-            requests = self.bench.requests(source, workloads)
-            return {
-                a.workload.name: a.object_path
-                for r in self.bench.spread(judge_class, requests)
-                if isinstance(r, ClassResult)
-                for a in r.artifacts
-            }
-
-    def build(self, source: Source, workloads: Sequence[Workload]) -> dict[str, Path] | Failure:
-        """The candidate's objects, or why there is one missing."""
-        built: dict[str, Path] = {}
-        for r in self.bench.spread(judge_class, self.bench.requests(source, workloads)):
-            if isinstance(r, Failure):
-                return r
-            built |= {a.workload.name: a.object_path for a in r.artifacts}
-        return built
 
     # Endings.
 
@@ -282,15 +230,6 @@ class Trial:
             signals=(*self.verdict.signals, *(f for f in ruling.flags if " " in f)),
             measured=summary(self.results, ruling, level, self.bench),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _More:
-    """What was built for the commit level, besides the public workloads."""
-
-    hidden: tuple[Workload, ...]
-    checks: tuple[Workload, ...]
-    kernels: Kernels
 
 
 def _some_of_each(checks: Sequence[Workload], count: int) -> list[Workload]:

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from . import workspace
 from .bench import Bench, Side, Standing
+from .beyond import Export
 from .build import Source
 from .build.analyse import ClassResult, judge_class
 from .build.audit import signals
 from .build.toolchain import toolchain
 from .errors import MachineFailed, Stopped
 from .knobs import read
-from .measured import Export, measure
+from .measured import measure
 from .records import Artifact, Failure, Status, Target, Verdict
 from .repo import Repo
 from .sandbox import describe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from .decision import Ruling
 from .measure.floor import Floor, floor
 from .measure.request import Finding, Result
-from .records import Measured, Samples
+from .records import Measured, Samples, Workload
 from .stats import median
 
 if TYPE_CHECKING:
@@ -62,17 +63,18 @@ def _medians(samples: Sequence[Samples], mode: str) -> dict[str, float]:
     for s in samples:
         if s.mode == mode and s.role == "public" and "candidate" in s.times:
             pairs = zip(s.times["candidate"], s.void, strict=True)
-            times.setdefault(s.workload, []).extend(t for t, void in pairs if not void)
+            sound = (t for t, void in pairs if not void and math.isfinite(t) and t > 0)
+            times.setdefault(s.workload, []).extend(sound)
     return {name: median(values) for name, values in times.items() if values}
 
 
-def floors(bench: Bench) -> dict[str, Floor]:
-    """The physical limits of the public workloads."""
+def floors(bench: Bench, workloads: Sequence[Workload] = ()) -> dict[str, Floor]:
+    """The physical limits of the workloads, or of the public ones."""
     multiplies = bool(bench.task.settings.audit.matrix.get(bench.target.family))
     reference = bench.task.reference
     return {
         w.name: floor(reference, w.params, bench.target, multiplies=multiplies)
-        for w in bench.workloads
+        for w in workloads or bench.workloads
     }
 
 

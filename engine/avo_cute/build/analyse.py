@@ -152,4 +152,13 @@ def _code(*patterns: str) -> str:
     return digest(*(f"{f.name} {sha256(f.read_bytes()).hexdigest()}" for f in files))
 
 
-_DECIDING = ("measured.py", "decision.py", "stats.py", "summary.py", "readiness.py", "inert.py")
+_DECIDING = (
+    "measured.py",
+    "beyond.py",
+    "decision.py",
+    "stats.py",
+    "summary.py",
+    "sanitize.py",
+    "readiness.py",
+    "inert.py",
+)

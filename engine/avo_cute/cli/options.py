@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ..config import DEFAULT_LINEAGE, ENV_PREFIX
+from ..errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,6 +18,13 @@ def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     """`click.option` with `AVO_CUTE_<NAME>` as its environment variable, shown in the help."""
     variable = ENV_PREFIX + name.lstrip("-").replace("-", "_").upper()
     return click.option(name, *more, envvar=variable, show_envvar=True, **settings)
+
+
+def _names_a_gpu(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refused before anything is made; which GPUs there are is found out later."""
+    if value and not value.replace(",", " ").split():
+        raise BadInput(f"--devices {value!r} names no GPU: give numbers, e.g. 0,1, or none")
+    return value
 
 
 lineage = option(
@@ -48,6 +56,7 @@ devices = option(
     "--devices",
     metavar="LIST",
     default="",
+    callback=_names_a_gpu,
     help="GPUs to measure on, e.g. 0,1; none: estimate only. [default: all of the target's]",
 )
 as_json = option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")

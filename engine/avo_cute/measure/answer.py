@@ -9,9 +9,18 @@ from typing import Any
 
 from ..records import Samples, Status
 from ..sandbox import printable, read_regular
-from .request import Finding, Result, read_result
+from .request import Finding, MeasureRequest, Result, read_result
 
 MAX_RESULT_BYTES = 64 << 20
+# What a process may say of itself; that a candidate is better is for the engine to conclude.
+_SAYABLE = (
+    "",
+    Status.INCORRECT,
+    Status.REJECTED,
+    Status.CRASHED,
+    Status.AUDIT_FAILED,
+    Status.INFRA_ERROR,
+)
 _MAX_REASON, _MAX_DETAIL = 500, 4096
 
 
@@ -38,10 +47,28 @@ def read_answer(path: Path, copy: Path) -> Result:
     return replace(result, reason=reason, detail=printable(result.detail)[:_MAX_DETAIL])
 
 
+def unasked(request: MeasureRequest, result: Result) -> str:
+    """What a result holds that its request did not ask for; "" if nothing.
+
+    Samples name the request's own seed as their process, so none can pass for another's.
+    """
+    roles = {p.name: p.role for p in request.points}
+    arms = {*request.kernels, *request.baselines}
+    for s in result.samples:
+        if roles.get(s.workload) != s.role or s.role == "correctness-only":
+            return f"samples of {s.workload[:60]!a}, which nobody asked for"
+        if s.process != request.seed or s.mode not in ("sustained", "cold"):
+            return f"samples of {s.workload} by another process"
+        if not arms.issuperset(s.times):
+            return f"samples of {s.workload} with an unknown arm"
+    strange = [f.workload for f in result.findings if f.workload not in roles]
+    return f"a finding on {strange[0][:60]!a}, which nobody asked for" if strange else ""
+
+
 def _check(result: Result) -> None:
     """`ValueError` or `TypeError` where a value is not of its type."""
-    if result.status != "":
-        Status(result.status)
+    if result.status not in _SAYABLE:
+        raise ValueError("a status that is not a process's to give")
     _demand(str, (result.reason, result.detail, *result.facts))
     _demand((str, int, float), result.facts.values())
     _demand((int, float), (result.busy_s, result.timed_s, result.wall_s))

@@ -103,6 +103,24 @@ class CudaDevice:
             return CALIBRATION_CYCLES / self.seconds(start, end)
 
 
+def about(device: CudaDevice) -> dict[str, str | float]:
+    """Device, driver, and how it is doing, for the verdict."""
+    import pynvml
+    import torch
+
+    now = device.condition()
+    return {
+        "device": device.title,
+        "driver": str(pynvml.nvmlSystemGetDriverVersion()),
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda),
+        "sm_mhz": now.sm_mhz,
+        "power_w": now.power_w,
+        "temperature_c": now.temperature_c,
+        "throttle": now.throttle,
+    }
+
+
 def _persisting_reset() -> Callable[[], object]:
     """The driver's call that makes persisting L2 lines normal again, for the current context.
 

@@ -17,8 +17,8 @@ from ..records import Samples, Status
 from ..target import find_target, peaks_of
 from .baselines import task_baselines
 from .correctness import check_point, check_properties, quick
-from .cuda import CudaDevice
-from .device import Arm, Device, DeviceFault, Tensor
+from .cuda import CudaDevice, about
+from .device import Arm, Device, DeviceFault, Tensor, device_faults, one_line
 from .floor import floor
 from .kernel import ObjectArm, contract_breach, load_runtime
 from .modules import Modules, load_modules
@@ -45,16 +45,34 @@ def evaluate(request: MeasureRequest, say: Say) -> Result:
     load_runtime()
     device = CudaDevice(0)
     trial = Trial(request, device, say, facts=about(device))
-    try:
-        result = trial.run()
-    except _FAILURES as failure:
-        result = trial.ended(*_blame(failure))
-    except MachineFailed as fault:
-        result = trial.ended(Status.INFRA_ERROR, str(fault))
+    result = carry_out(trial)
     return replace(result, wall_s=time.monotonic() - began)
 
 
+def carry_out(trial: Trial) -> Result:
+    """The trial's result, whoever is at fault.
+
+    An exception of our own code (out of memory in the reference, say) is this machine's fault,
+    unless the device is broken by then: then it came with a launch.
+    """
+    try:
+        return trial.run()
+    except _FAILURES as failure:
+        return trial.ended(*_blame(failure))
+    except MachineFailed as fault:
+        return trial.ended(Status.INFRA_ERROR, str(fault))
+    except _OURS as error:
+        try:
+            with device_faults():
+                trial.device.synchronize()
+        except DeviceFault as fault:
+            return trial.ended(*_blame(fault))
+        reason = f"{type(error).__name__} in our own code: {one_line(error)}"
+        return trial.ended(Status.INFRA_ERROR, reason)
+
+
 _FAILURES = (WrongResult, BelowFloor, DeviceFault)
+_OURS = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
 
 
 def _blame(failure: WrongResult | BelowFloor | DeviceFault) -> tuple[Status, str]:
@@ -271,21 +289,3 @@ class Trial:
 
     def _failed(self) -> list[Finding]:
         return [f for f in self.findings if f.failure]
-
-
-def about(device: CudaDevice) -> dict[str, str | float]:
-    """Device, driver, and how it is doing, for the verdict."""
-    import pynvml
-    import torch
-
-    now = device.condition()
-    return {
-        "device": device.title,
-        "driver": str(pynvml.nvmlSystemGetDriverVersion()),
-        "torch": str(torch.__version__),
-        "cuda": str(torch.version.cuda),
-        "sm_mhz": now.sm_mhz,
-        "power_w": now.power_w,
-        "temperature_c": now.temperature_c,
-        "throttle": now.throttle,
-    }

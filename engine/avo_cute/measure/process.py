@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from .. import sandbox
-from ..errors import MachineFailed
+from ..errors import MachineFailed, Stopped
 from ..records import Status
 from .answer import Unbelievable, read_answer
 from .kernel import RUNTIME_VARIABLE, find_runtime
@@ -190,6 +190,8 @@ def choose_measuring_layer(setting: Setting, device: str) -> Confinement:
     for layer in (*(p.name for p in sandbox.layers() if p.works), "none"):
         try:
             probe(replace(setting, layer=layer), device)
+        except Stopped:
+            raise
         except MachineFailed as error:
             failed.append(f"{layer}: {error}")
         else:
