@@ -64,16 +64,17 @@ class RedTeam:
     earlier: dict[str, list[str]] = field(default_factory=dict, init=False)
     faults: list[str] = field(default_factory=list, init=False)
     planned: list[str] = field(default_factory=list, init=False)
+    before: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """What ended as expected in an earlier run into the same folder is kept; how the others
         ended there stays with them, so that trying again hides nothing."""
         known = load(self.ground.out, "redteam") or {"cases": []}
         self.rows = {row["case"]: row for row in known["cases"] if row["as_expected"]}
+        self.before = {r["case"]: r for r in known["cases"] if not r["as_expected"]}
         self.earlier = {
-            row["case"]: [*row.get("earlier", []), row.get("then", row["status"])]
-            for row in known["cases"]
-            if not row["as_expected"]
+            name: [*row.get("earlier", []), row.get("then", row["status"])]
+            for name, row in self.before.items()
         }
         self.planned = [c.name for c in self.cases]
         self.cases = [c for c in self.cases if c.name not in self.rows]
@@ -127,7 +128,8 @@ class RedTeam:
 
     def told(self) -> dict[str, Any]:
         common = {"planned": self.planned, "lanes": LANES, "hang_limit_s": HANG_LIMIT_S}
-        return {"cases": list(self.rows.values()), **common}
+        rows = {**self.before, **self.rows}  # what is not judged again keeps its bad end
+        return {"cases": list(rows.values()), **common}
 
     def _side_by_side(self, cases: Sequence[Case], limit_s: float) -> None:
         """In several lanes, each with processes of its own on the same GPU."""

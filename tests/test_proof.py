@@ -324,7 +324,8 @@ CHANGED = kernel_source().replace('"rows_per_cta": 1', '"rows_per_cta": 2')
 
 
 def test_a_wrong_candidate_ends_as_the_process_says(ground):
-    finding = Finding("w", "normal", 3.0, "relative error of out", 1e-2, 1e-3, "too large")
+    name = ground.task.select("narrow")[0].name
+    finding = Finding(name, "normal", 3.0, "relative error of out", 1e-2, 1e-3, "too large")
     wrong = Result(status="incorrect", reason="too large", findings=(finding,))
     row = judged(ground, CASE, CHANGED, wrong)
     assert row["status"] == "incorrect" and row["as_expected"] and row["comparisons"] == 1
@@ -392,6 +393,17 @@ def test_judging_again_hides_nothing(ground):
     assert "incorrect (in an earlier run equal)" in text and "**Judged more than once**" in text
     kept = judged(ground, CASE, CHANGED)  # as expected: not judged a third time
     assert kept == row
+
+
+def test_a_bad_end_is_kept_until_the_case_is_judged_again(ground):
+    from proof_redteam import RedTeam
+
+    row = judged(ground, CASE, CHANGED)
+    assert row["status"] == "passes"
+    late = RedTeam(ground, [CASE], lane=lambda rig, number, limit_s: rig, until=0.0)
+    late.built[CASE.name] = Future()
+    late.run()
+    assert json.loads((ground.out / "redteam.json").read_text())["cases"] == [row]
 
 
 def test_what_does_not_build_is_not_measured(ground):

@@ -82,6 +82,15 @@ def test_a_gpu_that_is_not_there_is_refused(avo, command):
     assert "--devices 0: this machine has no GPU" in line
 
 
+@pytest.mark.parametrize("devices", [",", " "])
+@pytest.mark.parametrize("command", ["evolve", "evaluate", "verify"])
+def test_a_list_of_no_gpus_is_refused_before_anything_is_made(avo, tmp_path, command, devices):
+    words = () if command == "evolve" else ("seed/softmax",)
+    place = tmp_path / "new.git"
+    line = refused(avo(command, *words, "--lineage", str(place), "--devices", devices, code=1))
+    assert f"--devices {devices!r} names no GPU" in line and not place.exists()
+
+
 def test_none_estimates(avo):
     told = json.loads(avo("evaluate", "seed/softmax", "--devices", "none", "--json").stdout)
     assert told["score_kind"] == "static" and "measured" not in told

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import click
 
 from ..config import DEFAULT_LINEAGE, ENV_PREFIX
-from ..errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,8 +21,10 @@ def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
 
 def _names_a_gpu(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Refused before anything is made; which GPUs there are is found out later."""
-    if value and not value.replace(",", " ").split():
-        raise BadInput(f"--devices {value!r} names no GPU: give numbers, e.g. 0,1, or none")
+    if value:
+        from ..measure.devices import names
+
+        names(value)
     return value
 
 

@@ -77,10 +77,16 @@ def find_devices(
     return found
 
 
-def _asked_for(wanted: str, there: tuple[Gpu, ...], target: str) -> tuple[Gpu, ...]:
+def names(wanted: str) -> set[str]:
+    """The words of `--devices`; `BadInput` where there is none."""
     words = {word.strip() for word in wanted.split(",") if word.strip()}
     if not words:
         raise BadInput(f"--devices {wanted!r} names no GPU: give numbers, e.g. 0,1, or none")
+    return words
+
+
+def _asked_for(wanted: str, there: tuple[Gpu, ...], target: str) -> tuple[Gpu, ...]:
+    words = names(wanted)
     if not there:
         raise BadInput(f"--devices {wanted}: this machine has no GPU")
     if not all(any(gpu.answers_to(word) for gpu in there) for word in words):
