@@ -1,6 +1,6 @@
 """What the decision rule lets through and what it misses: a simulated evolution on a noisy machine.
 
-    .venv/bin/python benchmarks/decision.py                       # about ten minutes of one core
+    .venv/bin/python benchmarks/decision.py                       # half an hour of one core
     .venv/bin/python benchmarks/decision.py --evolutions 5 --trials 50
     .venv/bin/python benchmarks/decision.py --recorded docs/results/h200/aa.json
     .venv/bin/python benchmarks/decision.py --spread-between 0.0008 --json out.json
@@ -194,12 +194,12 @@ def main() -> None:
     )
     start = time.perf_counter()
     result = simulate(setting, options.evolutions, options.candidates, options.trials, options.seed)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
     rows = table(result)
     for what, value, wanted, met in rows:
         print(f"{what:42s} {value:>9s}  {wanted:8s} {'' if met else 'NOT MET'}".rstrip())
     print(f"{time.perf_counter() - start:.0f} s")
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
     sys.exit(not all(met for *_, met in rows))
 
 

@@ -168,11 +168,22 @@ def detect(ground: Ground, effort: Effort = DELAY_EFFORT) -> dict[str, Any]:
             row |= {**seen_delay(None), "why": str(error)}
         else:
             found = compare([result.samples], data["workloads"], seed=int(delay * 1e6))
-            row |= {**seen_delay(found), "raw": raw(result)}
+            row |= {**seen_delay(found), "waited": waited(result), "raw": raw(result)}
         data["delays"].append(row)
         say(f"delay {delay:.2%}: seen {row['seen']:.3%} {row.get('why', '')}")
         ground.save("detect", data)
     return data
+
+
+def waited(result: Result) -> float:
+    """By how much the waiting kernel really slowed the candidate, by its own events: the geometric
+    mean over the workloads, less one."""
+    logs = []
+    for s in result.samples:
+        times = [t for t, void in zip(s.times["incumbent"], s.void, strict=True) if not void]
+        took = float(result.facts.get(f"waited {s.workload}", math.nan))
+        logs.append(math.log1p(took / median(times)) if times else math.nan)
+    return math.expm1(math.fsum(logs) / len(logs)) if logs else math.nan
 
 
 def seen_delay(found: Any) -> dict[str, Any]:

@@ -290,22 +290,22 @@ def test_a_launch_computes(arm, cuda):
 
 
 @pytest.mark.gpu
-def test_a_launch_is_on_torchs_current_stream(arm, cuda):
-    """Behind a kernel that waits on that stream, and not before it."""
+def test_launches_wait_for_what_is_on_the_default_stream_and_for_no_other(arm, cuda):
+    """Poison, launch and events are all there: a measuring process has no other stream."""
     x, y = torch.ones(1000, device=cuda), torch.zeros(1000, device=cuda)
     launch = arm.bind({}, [x], [y])
     launch()
     y.zero_()
     torch.cuda.synchronize()
     side, start, end = torch.cuda.Stream(), *(torch.cuda.Event(True) for _ in range(2))
+    start.record()
+    torch.cuda._sleep(200_000_000)  # about a tenth of a second
+    launch()
+    end.record()
     with torch.cuda.stream(side):
-        start.record()
-        torch.cuda._sleep(200_000_000)  # about a tenth of a second
-        launch()
-        end.record()
-    seen = y.sum().item()  # on the default stream, which waits for nobody
-    side.synchronize()
-    assert seen == 0.0, "the launch did not wait for the side stream"
+        seen = y.sum().item()  # on a stream that waits for nobody
+    torch.cuda.synchronize()
+    assert seen == 0.0, "the launch did not wait for the default stream"
     assert y.sum().item() == 2000.0
     assert start.elapsed_time(end) > 20
 

@@ -87,7 +87,18 @@ def test_a_delay_that_is_not_seen_fails():
             super().spin(min(seconds, 1e-6) if seconds < 50e-6 else seconds)
 
     found = run(Blind())
-    assert any(line.startswith("a delay of 2.0% is seen as") for line in found.failed)
+    assert any(line.startswith("a delay of 2.0% took 0.") for line in found.failed)
+
+
+def test_a_delay_that_takes_longer_than_asked_for_is_seen_as_what_it_took():
+    """The waiting kernel counts cycles, and the clock under load is lower than before."""
+
+    class Slower(SimulatedDevice):
+        def spin(self, seconds):
+            super().spin(seconds * 1.3)
+
+    found = run(Slower())
+    assert found.failed == () and found.delay == pytest.approx(1.3 * DELAY, abs=0.003)
 
 
 def test_a_check_that_passes_anything_fails():

@@ -86,6 +86,7 @@ class Rig:
             if rounds
         )
         facts = {"device": "Simulated GPU", "driver": "1.0", "torch": "2", "cuda": "13"}
+        facts |= {f"waited {p.name}": request.delay * SEED_S for p in request.points}
         return Result(samples=samples, facts=facts, busy_s=0.8, timed_s=1.0, wall_s=2.0)
 
     def close(self):
@@ -240,6 +241,9 @@ def test_known_delays_are_seen(ground):
         assert d["low"] < d["seen"] < d["high"]
         assert d["seen"] == pytest.approx(d["delay"], abs=0.001)
     assert "Every delay was seen" in told("detect", data)
+    text = told("detect", {**data, "delays": [{**d, "waited": None} for d in data["delays"]]})
+    assert "was not kept: 2.00%, 1.00%, 0.50%, 0.25%" in text
+    assert "Every delay" not in text and "Not seen" not in text
     data["delays"][2] |= {"seen": 0.0001, "low": -0.0002, "high": 0.0004}
     text = told("detect", data)
     assert "Every delay" not in text and "Not seen as what they are: 0.50%" in text

@@ -22,8 +22,8 @@ CALIBRATION_CYCLES = 2_000_000  # about a millisecond
 class CudaDevice:
     """The device `index` of this process, with everything on one stream.
 
-    Making it creates the CUDA context. The stream is torch's current one, which is also what a
-    linked object launches on.
+    Making it creates the CUDA context. The stream is the default one, torch's current stream in a
+    process that makes no other, which is also what a linked object launches on.
     """
 
     def __init__(self, index: int = 0, companions: int = 0) -> None:

@@ -24,7 +24,7 @@ from .kernel import ObjectArm, contract_breach, load_runtime
 from .modules import Modules, load_modules
 from .oracle import Params
 from .request import Finding, MeasureRequest, Point, Result
-from .selftest import delayed, selftest
+from .selftest import delayed, selftest, waited_more
 from .timing import BelowFloor, Job, Tally, WrongResult, sustained, timed, typical
 from .wrong import self_test
 
@@ -211,6 +211,8 @@ class Trial:
             seconds = typical(sustained(self.device, arms, point, short), INCUMBENT)
             arms = delayed(self.device, arms, CANDIDATE, self.request.delay * seconds)
         self.samples += timed(self.device, arms, point, job)
+        if self.request.delay:
+            self.facts[f"waited {point.name}"] = waited_more(arms)
 
     def job(self, point: Point) -> Job:
         """How a workload is timed."""

@@ -43,7 +43,7 @@ class ObjectArm:
     def bind(
         self, params: Mapping[str, Param], inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> Callable[[], None]:
-        """A launch on torch's current stream, of `DeviceFault` where it is refused.
+        """A launch on the default stream; `DeviceFault` where it is refused.
 
         Raises `ValueError` where the tensors do not fit the arguments: that is a defect of ours.
         """
@@ -54,7 +54,7 @@ class ObjectArm:
             raise ValueError(f"{len(tensors)} tensors more than arguments")
         kernel, name = self._kernel, self.name
 
-        # Torch's tensors go in as they are: from them tvm_ffi takes the stream, at every call.
+        # Nobody here makes another stream: this is torch's current one too.
         def launch() -> None:
             try:
                 kernel(*values)
