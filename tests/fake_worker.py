@@ -61,6 +61,28 @@ def hang(folder, request):
     time.sleep(600)
 
 
+def hang_for(folder, request):
+    """Hang in the turn of `target`, which was told two seconds ago; see `Watch.other`."""
+    take_turn(folder, request["target"], 2)
+    say(folder, "timing mha-4k", 1)
+    time.sleep(600)
+
+
+def hang_after_turns(folder, request):
+    """A phase that takes too long, in which turns go on changing."""
+    say(folder, "timing mha-4k", 1)
+    while True:
+        take_turn(folder, "seed", 0)
+        time.sleep(0.01)
+
+
+def killed_for(folder, request):
+    take_turn(folder, request["target"], 0)
+    say(folder, "checking causal", 20)
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def hang_politely(folder, request):
     """Announce one phase after the other for ever."""
     for n in range(100_000):
@@ -137,6 +159,12 @@ def leave(folder, **values):
     scratch = folder / "result.part"
     scratch.write_text(json.dumps({**result, **values}))
     scratch.rename(folder / "result.json")
+
+
+def take_turn(folder, arm, ago):
+    path = folder / "turn"
+    path.write_bytes(arm.encode().ljust(32))
+    os.utime(path, (time.time() - ago,) * 2)
 
 
 def say(folder, what, seconds):

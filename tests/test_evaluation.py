@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from avo_cute.errors import BadInput
 from avo_cute.measure import evaluation
+from avo_cute.measure.blame import blame
+from avo_cute.measure.contents import Contents
 from avo_cute.measure.device import DeviceFault
 from avo_cute.measure.evaluation import Trial
-from avo_cute.measure.request import Effort, MeasureRequest, Point
+from avo_cute.measure.job import WrongResult
+from avo_cute.measure.request import TURN_BYTES, Effort, MeasureRequest, Point
 from avo_cute.measure.simulated import SimulatedArm, SimulatedDevice
 from avo_cute.records import Status
 from avo_cute.task import find_task
@@ -142,10 +146,10 @@ def test_a_fault_of_the_candidate_is_a_crash():
 
 
 def test_what_the_incumbent_does_wrong_is_not_the_candidates():
-    failure = evaluation.WrongResult("incumbent", "zeros")
-    assert evaluation._blame(failure)[0] is Status.INFRA_ERROR
-    assert evaluation._blame(DeviceFault("lost", "seed"))[0] is Status.INFRA_ERROR
-    assert evaluation._blame(DeviceFault("lost"))[0] is Status.CRASHED
+    failure = WrongResult("incumbent", "zeros")
+    assert blame(failure)[0] is Status.INFRA_ERROR
+    assert blame(DeviceFault("lost", "seed"))[0] is Status.INFRA_ERROR
+    assert blame(DeviceFault("lost"))[0] is Status.CRASHED
 
 
 @pytest.mark.parametrize("delay", [0.01, 0.05])
@@ -176,16 +180,91 @@ def test_the_worker_announces_phases(tmp_path: Path):
     assert (tmp_path / "phase").read_text() == "12 timing x\n"
 
 
-def test_a_failure_of_our_own_code_is_not_the_candidates(monkeypatch):
+def test_the_worker_says_whose_turn_it_is(tmp_path: Path):
+    from avo_cute.measure.watch import Watch
+    from avo_cute.measure.worker import turns
+
+    watch = Watch(tmp_path, 1.0, 1.0)
+    assert watch.other() == "", "nobody has said anything"
+    turn = turns(tmp_path)
+    assert watch.other() == "", "objects are being loaded"
+    for arm, other in (
+        ("seed", "seed"),
+        ("candidate", ""),
+        ("", "our own code"),
+        ("incumbent" * 9, ("incumbent" * 9)[:TURN_BYTES]),
+    ):
+        turn(arm)
+        assert watch.other() == other
+        assert watch.other(60.0) == "", "not for so long"
+    (tmp_path / "turn").write_text("seed")
+    assert watch.other() == "", "no whole entry"
+
+
+def no_room(*given, **more):
+    raise torch.OutOfMemoryError("CUDA out of memory: somebody else has it")
+
+
+@pytest.mark.parametrize("name", ["expected", "case", "sampled"])
+def test_a_failure_of_our_own_code_is_not_the_candidates(monkeypatch, name):
     one = trial(request())
-
-    def no_room(*given, **more):
-        raise torch.OutOfMemoryError("CUDA out of memory: somebody else has it")
-
-    monkeypatch.setattr(one.modules.reference, "expected", no_room)
+    monkeypatch.setattr(one.modules.reference, name, no_room)
     result = evaluation.carry_out(one)
     assert result.status == Status.INFRA_ERROR
     assert "OutOfMemoryError in our own code: CUDA out of memory" in result.reason
+
+
+@pytest.mark.parametrize("turn", ["candidate", "incumbent"])
+def test_no_memory_to_rewrite_inputs_is_not_the_fault_of_whose_turn_it_is(monkeypatch, turn):
+    one = trial(request(effort=replace(EFFORT, families="none")))
+    refresh = Contents.refresh
+
+    def sometimes(contents, number):
+        if one.device.whose == turn:
+            no_room()
+        refresh(contents, number)
+
+    monkeypatch.setattr(Contents, "refresh", sometimes)
+    result = evaluation.carry_out(one)
+    assert result.status == Status.INFRA_ERROR and "our own code" in result.reason
+
+
+@pytest.mark.parametrize(
+    "error", [AttributeError("no such name"), OSError("no space left"), BadInput("no such target")]
+)
+def test_whatever_our_own_code_raises_is_not_the_candidates(monkeypatch, error):
+    one = trial(request())
+
+    def fails(*given, **more):
+        raise error
+
+    monkeypatch.setattr(one.modules.reference, "expected", fails)
+    result = evaluation.carry_out(one)
+    assert result.status == Status.INFRA_ERROR and str(error) in result.reason
+
+
+def test_whose_turn_it_is_is_told_and_ours_while_nothing_is_launched(monkeypatch):
+    """Correctness, sustained and isolated rounds: every launch under its own arm's name."""
+    seen, ours = set(), set()
+
+    class Noting(SimulatedDevice):
+        def launch(self, arm):
+            seen.add((arm.name, self.whose))
+            super().launch(arm)
+
+    one = trial(request(effort=replace(EFFORT, cold=2)))
+    one.device = Noting(seed=1)
+    one.candidate = None
+    for name in ("expected", "sampled"):
+        real = getattr(one.modules.reference, name)
+        monkeypatch.setattr(
+            one.modules.reference,
+            name,
+            lambda *given, real=real, **more: ours.add(one.device.whose) or real(*given, **more),
+        )
+    assert evaluation.carry_out(one).status == ""
+    assert seen == {(a, a) for a in ("candidate", "incumbent", "seed")}
+    assert ours == {""}
 
 
 def test_a_device_that_is_broken_by_then_was_broken_by_a_launch(monkeypatch):

@@ -56,7 +56,6 @@ LAYERS = {
     3: {
         "operators",
         "model",
-        "knowledge",
         "catalogue",
         "memory",
         "supervisor",
@@ -143,6 +142,36 @@ def test_broad_handlers_only_in_the_command_line(path):
             # the build worker reports whatever the candidate raises, SystemExit included
             allowed = part(path) == "cli" or path.name == "worker.py"
             assert not broad or allowed, f"{path.name}:{node.lineno}"
+
+
+# Where `MachineFailed` is caught and nothing that the engine may end runs: no sandboxed child.
+NO_CHILD = {
+    ("measure/process.py", "_run"),  # hands the exception over
+    ("repo/process.py", "git_version"),
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_who_catches_a_failed_machine_lets_the_engine_end(path):
+    """`Stopped` is a `MachineFailed`: whoever goes on after one must not go on after the other."""
+    if part(path) == "cli":
+        return
+    for function in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        if (str(path.relative_to(ROOT)), function.name) in NO_CHILD:
+            continue
+        for node in (n for n in ast.walk(function) if isinstance(n, ast.Try)):
+            caught = [caught_by(handler) for handler in node.handlers]
+            first = next((n for n, names in enumerate(caught) if "MachineFailed" in names), None)
+            if first is not None:
+                where = f"{path.name}:{node.lineno} goes on after Stopped"
+                assert any("Stopped" in names for names in caught[:first]), where
+
+
+def caught_by(handler):
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {getattr(t, "id", "") for t in types}
 
 
 def test_contributing_lists_the_layers_as_they_are():

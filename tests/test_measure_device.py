@@ -94,6 +94,8 @@ def test_faults_are_one_line_and_name_the_arm_once():
     assert str(caught.value) == "candidate: the launch failed"
     with pytest.raises(ZeroDivisionError), device_faults():
         _ = 1 / 0
+    with pytest.raises(torch.OutOfMemoryError), device_faults("candidate"):
+        raise torch.OutOfMemoryError("CUDA out of memory")
     assert one_line(RuntimeError()) == "RuntimeError"
 
 

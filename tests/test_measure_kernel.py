@@ -17,7 +17,9 @@ import pytest
 from avo_cute import sandbox
 from avo_cute.errors import MachineFailed
 from avo_cute.measure import kernel
+from avo_cute.measure import link as link_module
 from avo_cute.measure.device import DeviceFault
+from avo_cute.measure.devices import Devices, Gpu
 from avo_cute.measure.kernel import (
     ObjectArm,
     contract_breach,
@@ -26,6 +28,8 @@ from avo_cute.measure.kernel import (
     parameters,
 )
 from avo_cute.measure.link import link
+from avo_cute.measure.process import Confinement, Setting
+from avo_cute.measure.rig import Rig
 
 torch = pytest.importorskip("torch")
 
@@ -92,6 +96,26 @@ def test_a_library_is_linked_once_and_again_if_damaged(objects, tmp_path):
     path.write_bytes(path.read_bytes()[:5000])
     link(one, tmp_path)
     assert path.stat().st_size == first.st_size
+
+
+def test_objects_are_linked_where_no_layer_works(objects, tmp_path, monkeypatch):
+    """There are some only because builds without a sandbox were allowed."""
+    monkeypatch.setattr(sandbox, "layers", lambda: ())
+    rig = Rig(Devices([Gpu(0)], tmp_path), Setting("none"), tmp_path, Confinement("none"))
+    assert Path(rig.link({"w": objects["honest"]})["w"]).is_file()
+
+
+def test_linking_is_confined_where_only_cuda_is_not(objects, tmp_path, monkeypatch):
+    best, used, run = sandbox.choose_layer(allow_none=True), [], link_module.run
+
+    def noting(*given, layer, **more):
+        used.append(layer)
+        return run(*given, layer=layer, **more)
+
+    monkeypatch.setattr(link_module, "run", noting)
+    rig = Rig(Devices([Gpu(0)], tmp_path), Setting("none"), tmp_path, Confinement("none"))
+    rig.link({"w": objects["honest"]})
+    assert used == [best]
 
 
 def test_what_is_no_object_is_not_linked(tmp_path):
@@ -295,6 +319,7 @@ def test_launches_wait_for_what_is_on_the_default_stream_and_for_no_other(arm, c
     x, y = torch.ones(1000, device=cuda), torch.zeros(1000, device=cuda)
     launch = arm.bind({}, [x], [y])
     launch()
+    assert y.sum().item() == 2000.0  # loads the kernels that are used below, which waits for all
     y.zero_()
     torch.cuda.synchronize()
     side, start, end = torch.cuda.Stream(), *(torch.cuda.Event(True) for _ in range(2))

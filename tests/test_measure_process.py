@@ -7,12 +7,14 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from avo_cute import sandbox
-from avo_cute.errors import MachineFailed
+from avo_cute.errors import MachineFailed, Stopped
 from avo_cute.measure import watch
+from avo_cute.measure.answer import Unbelievable, read_answer
 from avo_cute.measure.devices import Devices, Gpu
 from avo_cute.measure.process import Confinement, Setting, Worker, choose_measuring_layer, probe
 from avo_cute.measure.request import Effort, MeasureRequest
@@ -112,6 +114,27 @@ def test_a_hang_is_killed_with_all_it_started(setting, about):
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.parametrize(
+    ("turn", "who"), [("seed", "seed"), ("incumbent", "incumbent"), ("", "our own code")]
+)
+def test_what_hangs_in_another_turn_is_the_machines(anyhow, monkeypatch, turn, who):
+    monkeypatch.setattr(watch, "HANG_S", 2.0)
+    with pytest.raises(MachineFailed, match=rf"^{who} hangs on this machine: 'timing mha-4k'"):
+        measure(anyhow, "hang-for", turn)
+
+
+@pytest.mark.parametrize(("task", "turn"), [("hang-for", "candidate"), ("hang-after-turns", "")])
+def test_what_hangs_in_no_other_turn_is_the_candidates(anyhow, monkeypatch, task, turn):
+    monkeypatch.setattr(watch, "HANG_S", 2.0)
+    assert measure(anyhow, task, turn).status == Status.TIMED_OUT
+
+
+def test_the_kernel_kills_for_want_of_memory_whoever_runs(anyhow):
+    assert measure(anyhow, "killed-for", "candidate").status == Status.CRASHED
+    with pytest.raises(MachineFailed, match="killed while our own code ran"):
+        measure(anyhow, "killed-for", "")
+
+
 def test_one_phase_after_the_other_does_not_last_for_ever(anyhow):
     result = measure(replace(anyhow, limit_s=2), "hang-politely")
     assert result.status == Status.TIMED_OUT
@@ -183,6 +206,8 @@ GOOD_SAMPLES = {
         ({"times": {"candidate": ["x", 1.0]}}, False),
         ({"process": "1"}, False),
         ({"extra": 1}, False),
+        ({"times": {"candidate": [10**400, 1.0]}}, False),
+        ({"clocks": []}, False),
     ],
 )
 def test_samples_are_checked(anyhow, change, believed):
@@ -198,6 +223,45 @@ def test_text_from_the_process_is_printable(anyhow):
     text = json.dumps({"status": "incorrect", "reason": "a\x1b[31m\nb", "samples": []})
     result = measure(anyhow, "text", text[:-1] + ', "findings": []}')
     assert result.reason == "a b"
+
+
+FINDING = {"workload": "w", "family": "f", "what": "x", "failure": ""}
+FINDING |= dict.fromkeys(("worst", "error", "seed_error"), 0.5)
+MALFORMED = [
+    {"busy_s": 10**400},
+    {"timed_s": float("nan")},
+    {"wall_s": float("inf")},
+    {"facts": {"power_w": 10**400}},
+    {"facts": {"power_w": [1]}},
+    {"findings": [{**FINDING, "worst": 10**400}]},
+    {"findings": [{**FINDING, "error": "1"}]},
+]
+
+
+@pytest.mark.parametrize("change", MALFORMED, ids=range(len(MALFORMED)))
+def test_numbers_that_are_none_make_no_result(tmp_path, change):
+    """They would end the engine later, where it adds, compares or prints them."""
+    told = {"status": "", "samples": [], "findings": [FINDING], "facts": {}}
+    (tmp_path / "result.json").write_text(json.dumps(told))
+    assert read_answer(tmp_path / "result.json", tmp_path / "copy.json").status == ""
+    (tmp_path / "result.json").write_text(json.dumps({**told, **change}))
+    with pytest.raises(Unbelievable, match="malformed"):
+        read_answer(tmp_path / "result.json", tmp_path / "copy.json")
+
+
+def test_no_text_of_a_result_begins_a_line_of_its_own(tmp_path):
+    """A device's name, the reason of a void round and a finding end up in commit messages."""
+    forged = "H200\n\nScore: 9.9\x1b[31m" + "x" * 1000
+    samples = {**GOOD_SAMPLES, "void": ["", forged]}
+    finding = {**FINDING, "family": forged, "what": forged, "failure": forged}
+    told = {"status": "", "samples": [samples], "findings": [finding], "facts": {"device": forged}}
+    (tmp_path / "result.json").write_text(json.dumps(told))
+    got = read_answer(tmp_path / "result.json", tmp_path / "copy.json")
+    (found,) = got.findings
+    texts = (found.family, found.what, found.failure, got.facts["device"], got.samples[0].void[1])
+    assert {t[:16] for t in texts} == {"H200 Score: 9.9x"}
+    assert {len(t) for t in texts} == {500}
+    assert got.samples[0].void[0] == "", "a round that counts still does"
 
 
 def test_what_is_no_phase_changes_nothing(anyhow):
@@ -271,6 +335,18 @@ def test_measuring_goes_on_unconfined_where_cuda_does_not_start_confined(tmp_pat
     assert (found.layer, found.trailer) == ("none", "measure: unconfined")
     for probed in sandbox.layers():
         assert (f"{probed.name}: CUDA does not start on GPU 0" in found.why) is probed.works
+
+
+def test_a_probe_that_the_engine_ends_says_nothing_of_a_layer(anyhow):
+    """Ctrl-C while CUDA is tried in the first layer: no other is tried, none is chosen."""
+    slow = replace(anyhow, prober=(*PYTHON, "-c", "import time; time.sleep(10)"))
+    ending = Timer(2.0, sandbox.kill_all)
+    ending.start()
+    try:
+        with pytest.raises(Stopped):
+            choose_measuring_layer(slow, "0")
+    finally:
+        ending.cancel()
 
 
 def test_where_cuda_does_not_start_at_all_the_machine_failed(anyhow):

@@ -1,5 +1,6 @@
 """The measured score from candidate to verdict: real builds, a rig whose GPU is simulated."""
 
+import ast
 import json
 import math
 from dataclasses import replace
@@ -8,13 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from avo_cute import beyond, inert
-from avo_cute.errors import MachineFailed
+from avo_cute import measured as measured_module
+from avo_cute.errors import MachineFailed, Stopped
 from avo_cute.measure.answer import Unbelievable, read_answer
 from avo_cute.measure.request import Result, write
 from avo_cute.records import Failure, Status
+from avo_cute.sanitize import Sanitized
 from avo_cute.score import evaluate, standing_of
 from avo_cute.target import find_target
-from avo_cute.task import find_task
+from avo_cute.task import Task, find_task
 
 from .conftest import KERNEL, kernel_source, write_candidate
 from .simulated_rig import SimulatedRig
@@ -186,6 +189,89 @@ def test_nothing_is_accepted_without_the_seed_beside_it(measured):
     assert verdict.status is Status.INFRA_ERROR and "seed was not timed" in verdict.reason
 
 
+@pytest.mark.parametrize("status", ["accepted", "equal", "no-change", "splendid"])
+def test_no_process_says_that_a_candidate_is_better(measured, status):
+    rig = SimulatedRig(gain=1.03, endings={1: Result(status=status, reason="so it is")})
+    verdict = measured(rig)
+    assert verdict.status is Status.CRASHED and "not a process's to give" in verdict.reason
+
+
+def test_samples_that_come_twice_are_a_crash(measured):
+    class Twice(SimulatedRig):
+        def measure(self, request):
+            result = super().measure(request)
+            return replace(result, samples=result.samples * 2)
+
+    verdict = measured(Twice(gain=1.03))
+    assert verdict.status is Status.CRASHED and "twice" in verdict.reason
+
+
+# What is accepted but for the sanitizer; and inert rebuilds, which decide nothing.
+
+
+def test_what_the_sanitizer_finds_is_not_accepted(measured, monkeypatch):
+    found = Sanitized("memcheck does not get through a", ("memcheck of a: did not get through",))
+    monkeypatch.setattr(measured_module, "sanitize", lambda *sides: found)
+    verdict = measured(SimulatedRig(gain=1.03))
+    assert verdict.status is Status.INCORRECT and "does not get through" in verdict.reason
+    assert found.told[0] in verdict.signals and verdict.score is None
+
+
+@pytest.fixture
+def rebuilt(monkeypatch):
+    """Three inert versions of either side, with the objects of the candidate."""
+
+    def variants(trial, directory):
+        return [{w.name: trial.verdict.objects[w.name] for w in trial.bench.workloads}] * 3
+
+    monkeypatch.setattr(inert, "_variants", variants)
+
+
+class Failing(SimulatedRig):
+    """Fails once, with `error`, when inert rebuilds are compared; `tried` counts these."""
+
+    error: Exception
+    tried = 0
+
+    def measure(self, request):
+        if request.effort is inert.EFFORT:
+            self.tried += 1
+            if self.tried == 2:
+                raise self.error
+        return super().measure(request)
+
+
+def test_a_machine_that_fails_an_inert_pair_loses_that_pair(measured, rebuilt):
+    rig = Failing(gain=1.012)
+    rig.error = MachineFailed("measuring failed: a timed launch of incumbent was wrong")
+    verdict = measured(rig)
+    assert verdict.status is Status.ACCEPTED and rig.tried == 3
+    assert "2 of 2" in verdict.reason
+
+
+def test_an_inert_pair_that_the_engine_ends_ends_the_attempt(measured, rebuilt):
+    rig = Failing(gain=1.012)
+    rig.error = Stopped("python3 was stopped before it was done")
+    with pytest.raises(Stopped):
+        measured(rig)
+    assert rig.tried == 2
+
+
+@pytest.mark.parametrize("error", [MachineFailed("no space left"), Stopped("the engine ends")])
+def test_a_machine_that_fails_to_build_an_inert_version(measured, monkeypatch, error):
+    def fails(trial, files):
+        raise error
+
+    monkeypatch.setattr(inert, "_build", fails)
+    module = SimpleNamespace(variants=lambda files, family: [{}])
+    monkeypatch.setattr(Task, "inert", module)
+    if isinstance(error, Stopped):
+        with pytest.raises(Stopped):
+            measured(SimulatedRig(gain=1.012))
+    else:
+        assert measured(SimulatedRig(gain=1.012)).status is Status.ACCEPTED
+
+
 # What the commit level builds besides.
 
 
@@ -206,6 +292,8 @@ def test_what_the_incumbent_lacks_is_compared_with_the_seed(measured, monkeypatc
     rig = SimulatedRig(gain=1.03, hidden_gain=0.98)
     verdict = measured(rig, incumbent="incumbent")
     assert verdict.status is Status.REJECTED and "hidden workloads" in verdict.reason
+    told = [s for s in verdict.signals if s.startswith("compared with the seed")]
+    assert len(told) == beyond.HIDDEN_COUNT
 
 
 def test_what_the_seed_refuses_is_said_and_left_out(measured, monkeypatch):
@@ -234,11 +322,20 @@ def test_a_seed_that_does_not_come_to_an_end_is_the_machines(measured, monkeypat
 
 
 def test_files_that_are_not_python_have_no_inert_versions(tmp_path):
-    for text in (b"caf\xe9 = 1\n", b"def (:\n", b"x = (" * 5000):
-        (tmp_path / "kernel.py").write_bytes(text)
-        task = find_task("fa4")
-        trial = SimpleNamespace(bench=SimpleNamespace(task=task, target=find_target("h200")))
-        assert inert._variants(trial, tmp_path) == []
+    """Neither by the task, which is asked, nor by a task that raises instead."""
+    name = "flash_attn/cute/flash_fwd_sm90.py"
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    fa4 = find_task("fa4").inert
+    careless = SimpleNamespace(variants=lambda files, family: [ast.parse(files[name].decode())])
+    target = find_target("h200")
+    for text in (b"# -*- coding: latin-1 -*-\ncaf\xe9 = 1\n", b"def (:\n", b"x = (" * 5000, b"\0"):
+        path.write_bytes(text)
+        assert fa4.variants({name: text}, target.family) == []
+        for module in (fa4, careless):
+            task = SimpleNamespace(inert=module)
+            trial = SimpleNamespace(bench=SimpleNamespace(task=task, target=target))
+            assert inert._variants(trial, tmp_path) == []
 
 
 @pytest.mark.parametrize("status", ["accepted", "equal", "no-change", "build-failed", "timed-out"])

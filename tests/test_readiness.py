@@ -10,7 +10,7 @@ import pytest
 
 from avo_cute.bench import Bench, Side
 from avo_cute.calibrations import read_calibration, write_calibration
-from avo_cute.errors import MachineFailed
+from avo_cute.errors import MachineFailed, Stopped
 from avo_cute.measure.devices import Gpu
 from avo_cute.measure.request import Result
 from avo_cute.readiness import PROCESSES, make_ready
@@ -130,3 +130,15 @@ def test_a_machine_that_was_disturbed_gets_one_more_try(repo):
     other = Repo.create(repo.path.parent / "other.git")
     with pytest.raises(MachineFailed, match="self-test"):
         ready(other, NullRig(disturbed=2))
+
+
+def test_a_selftest_that_was_stopped_is_not_tried_again(repo):
+    class Ending(NullRig):
+        def measure(self, request):
+            self.asked.append(request)
+            raise Stopped("python3 was stopped before it was done")
+
+    rig = Ending()
+    with pytest.raises(Stopped):
+        ready(repo, rig)
+    assert len(rig.asked) == 1

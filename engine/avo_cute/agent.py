@@ -14,12 +14,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .knowledge import Knowledge
 from .model import Answered, Ask, Model, Reply, Tool, Turn, tool_results, user_text
 from .operators import Desk
 from .operators.asking import paid
 from .prompts import prompt
-from .tools import Toolbox, toolbox
+from .tools import Knowledge, Toolbox, toolbox
 
 MAX_TOKENS = 32_000  # of one answer, thinking included
 STEPS = 250  # answers of one session

@@ -71,8 +71,10 @@ def build_more(trial: Trial, seed: int) -> More | Failure:
     }
     names = {w.name for w in hidden}
     checks = tuple(w for w in left if w.name not in names)
-    told = tuple(f"unsupported by the seed: {w.name}" for w in wanted if w.name not in seeds)
-    return More(tuple(w for w in left if w.name in names), checks, kernels, told)
+    told = [f"unsupported by the seed: {w.name}" for w in wanted if w.name not in seeds]
+    lacking = [w.name for w in left if w.name in names and w.name not in incumbents]
+    told += [f"compared with the seed, for want of the incumbent: {name}" for name in lacking]
+    return More(tuple(w for w in left if w.name in names), checks, kernels, tuple(told))
 
 
 def build(source: Source, bench: Bench, workloads: Sequence[Workload]) -> Objects | Failure:

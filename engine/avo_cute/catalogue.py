@@ -1,6 +1,6 @@
 """The catalogue of optimisations: directions that someone published, and whether they were tried.
 
-`knowledge/catalogue.toml` is an array of tables `[[direction]]`; a direction is known by its name
+`catalogue.toml` is an array of tables `[[direction]]`; a direction is known by its name
 in the lineage, in directives and in the knowledge base.
 """
 
@@ -81,7 +81,7 @@ def _plain(text: str) -> bytes:
 
 @cache
 def _all() -> tuple[Direction, ...]:
-    return read((Path(__file__).parent / "knowledge" / "catalogue.toml").read_text("utf-8"))
+    return read(Path(__file__).with_name("catalogue.toml").read_text("utf-8"))
 
 
 _REASONS = 4000  # characters of a body that are looked at

@@ -22,6 +22,9 @@ from .records import Failure, Status
 if TYPE_CHECKING:
     from .measured import Trial
 
+# What a task's `inert.py` may raise for a candidate's files: they need not be Python.
+_UNREADABLE = (ValueError, SyntaxError, RecursionError, MemoryError)
+
 EFFORT = Effort(warm_s=0.2, rounds=10, families="none", large=False)
 
 
@@ -63,7 +66,7 @@ def _variants(trial: Trial, directory: Path) -> list[Mapping[str, Path]]:
     built: list[Mapping[str, Path]] = []
     try:
         variants = list(module.variants(files, trial.bench.target.family))
-    except (ValueError, SyntaxError, RecursionError):  # a candidate's files need not be readable
+    except _UNREADABLE:
         return []
     for changed in variants:
         try:

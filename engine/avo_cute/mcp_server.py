@@ -14,11 +14,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from . import __version__
-from .knowledge import Knowledge
 from .operators import Desk
 from .prompts import prompt
 from .run import Run
-from .tools import Toolbox, name_of, toolbox
+from .tools import Knowledge, Toolbox, name_of, toolbox
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

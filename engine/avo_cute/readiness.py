@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from .bench import Bench, Side
 from .calibrations import NUMBERS, read_calibration, write_calibration
-from .errors import MachineFailed
+from .errors import MachineFailed, Stopped
 from .measure.request import Effort, MeasureRequest, Point, Result
 from .measure.rig import Rig, fresh_seed
 from .records import Workload
@@ -45,6 +45,8 @@ def _tested(bench: Bench, rig: Rig, seed: Side) -> Result:
     """The self-test; a machine that fails it gets one more try, as it may have been disturbed."""
     try:
         return rig.measure(_request(bench, rig, seed, TEST_ONLY))
+    except Stopped:
+        raise
     except MachineFailed:
         return rig.measure(_request(bench, rig, seed, TEST_ONLY))
 

@@ -51,7 +51,7 @@ def sanitize(candidate: Side, seed: Side, bench: Bench) -> Sanitized:
     wanted = list(product(_small(bench), TOOLS))
     with bench.rig.held() as gpu, sandbox.Pool(AT_ONCE, "sanitize") as pool:
         mine = pool.map(lambda w: runner.twice(candidate, gpu.name, *w), wanted)
-        theirs = pool.map(lambda w: runner.errors(seed, gpu.name, *w), wanted)
+        theirs = pool.map(lambda w: runner.twice(seed, gpu.name, *w), wanted)
         found = list(zip(wanted, mine, theirs, strict=True))
     told, failures = [], []
     for (workload, name), (errors, line), (seeds, _) in found:

@@ -214,12 +214,14 @@ class OpenSession:
         found = self._untold.trailers()
         self._untold = _Bill()
         if self.directive is not None:
-            found["Directive"] = self.directive.kind
+            found["Directive"] = self.directive.trailer
         return found
 
     def _flush(self) -> None:
         files, self._kept = self._kept, {}
         facts = {"Operator": self.operator, **self._usage.trailers()}
+        if self.directive is not None:
+            facts["Directive"] = self.directive.trailer
         transcripts.keep(self.lineage.repo, self.run.name, self.number, files, facts)
 
     def _keep_unjudged(self) -> None:

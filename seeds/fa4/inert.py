@@ -29,25 +29,34 @@ _NEVER = (
 def variants(files, family):
     """Changed files of each inert version of a tree; none where the place is not known.
 
-    `files` maps paths to bytes. Each version stores something where a length is negative: never.
+    `files` maps paths to bytes; what cannot be read as Python has no such place. Each version
+    stores something where a length is negative: never.
     """
     file, function, statement = _PLACES.get(family, ("", "", ""))
     if file not in files:
         return []
-    text = files[file].decode()
+    try:
+        text = files[file].decode()
+        found = _places(ast.parse(text), function, statement)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # a candidate may write anything
+        return []
+    if len(found) != 1:
+        return []
     lines = text.splitlines(keepends=True)
-    found = [
+    at = found[0] - 1
+    indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+    return [{file: _with(lines, at, indent, *never).encode()} for never in _NEVER]
+
+
+def _places(tree, function, statement):
+    """Line numbers of a statement in a function."""
+    return [
         node.lineno
-        for scope in ast.walk(ast.parse(text))
+        for scope in ast.walk(tree)
         if isinstance(scope, ast.FunctionDef) and scope.name == function
         for node in ast.walk(scope)
         if isinstance(node, ast.Expr) and ast.unparse(node) == statement
     ]
-    if len(found) != 1:
-        return []
-    at = found[0] - 1
-    indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
-    return [{file: _with(lines, at, indent, *never).encode()} for never in _NEVER]
 
 
 def _with(lines, at, indent, condition, body):

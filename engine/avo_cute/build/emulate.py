@@ -9,6 +9,7 @@ not mapped or not writable, so touching it is a fault.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -21,7 +22,7 @@ _STACK_BYTES, _DATA_BYTES, _PAGE = 1 << 20, 1 << 16, 1 << 12
 _MAX_IMAGE = 64 << 20
 _MAX_INSTRUCTIONS = 300_000  # of one emulation; FA4's launch code takes a few thousand
 _MAX_CALLS = 1_000  # calls of imported functions
-_TIMEOUT_US = 120_000_000  # of wall time, for what counting cannot stop: the count decides
+_TIMEOUT_S = 120.0  # of wall time, for what counting cannot stop: the count decides
 _ALLOC, _WRITE, _EXEC = 2, 1, 4  # sh_flags
 _UNWIND = 0x70000001  # sh_type of .eh_frame: the unwinder's, host code does not read it
 _CR4_SSE = 0x600  # OSFXSR and OSXMMEXCPT: the system says that it saves SSE registers
@@ -123,9 +124,11 @@ class Machine:
         return b"".join(self.read(at, size) for at, size in self._writable)
 
     def _run(self, address: int) -> None:
+        until = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                self._uc.emu_start(address, 0, timeout=_TIMEOUT_US)
+                left = max(1.0, until - time.monotonic())
+                self._uc.emu_start(address, 0, timeout=int(left * 1e6))
             except self._unicorn.UcError as error:
                 if error.errno == self._unicorn.UC_ERR_INSN_INVALID:
                     raise HostFault("host code is not built for x86-64-v2") from None
@@ -135,9 +138,11 @@ class Machine:
                 raise HostFault(self._wrong)
             if address == self._return:
                 return
-            if not _TRAPS <= address < self._return:
+            if _TRAPS <= address < self._return:
+                address = self._serve(self._names[(address - _TRAPS) // 16])
+            elif time.monotonic() > until:
                 raise HostFault("host code does not come to an end")
-            address = self._serve(self._names[(address - _TRAPS) // 16])
+            # else it stopped for no reason, as Unicorn does on a busy machine: go on from there
 
     def _serve(self, name: str) -> int:
         """Do what the imported function does; returns the address to go on from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ _SAYABLE = (
     Status.AUDIT_FAILED,
     Status.INFRA_ERROR,
 )
-_MAX_REASON, _MAX_DETAIL = 500, 4096
+_MAX_LINE, _MAX_DETAIL, _MAX_FACTS = 500, 4096, 300
 
 
 class Unbelievable(Exception):
@@ -31,8 +32,8 @@ class Unbelievable(Exception):
 def read_answer(path: Path, copy: Path) -> Result:
     """The result at `path`. It is parsed from `copy`, which only we can write to.
 
-    Its values have the types that `Result` declares, one number per round, text that can be
-    printed. Raises `Unbelievable`.
+    Its values have the types that `Result` declares, its numbers fit in a float, its text is
+    short and can be printed, in one line but for `detail`. Raises `Unbelievable`.
     """
     data = read_regular(path, MAX_RESULT_BYTES)
     if data is None:
@@ -41,10 +42,9 @@ def read_answer(path: Path, copy: Path) -> Result:
     try:
         result = read_result(copy)
         _check(result)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise Unbelievable("left a malformed result") from None
-    reason = " ".join(printable(result.reason).split())[:_MAX_REASON]
-    return replace(result, reason=reason, detail=printable(result.detail)[:_MAX_DETAIL])
+    return _cleaned(result)
 
 
 def unasked(request: MeasureRequest, result: Result) -> str:
@@ -52,26 +52,42 @@ def unasked(request: MeasureRequest, result: Result) -> str:
 
     Samples name the request's own seed as their process, so none can pass for another's.
     """
-    roles = {p.name: p.role for p in request.points}
-    arms = {*request.kernels, *request.baselines}
+    if result.status not in (*_SAYABLE, Status.TIMED_OUT):
+        return f"the status {result.status[:60]!a}, which is not a process's to give"
+    seen: set[tuple[str, str]] = set()
     for s in result.samples:
-        if roles.get(s.workload) != s.role or s.role == "correctness-only":
-            return f"samples of {s.workload[:60]!a}, which nobody asked for"
-        if s.process != request.seed or s.mode not in ("sustained", "cold"):
-            return f"samples of {s.workload} by another process"
-        if not arms.issuperset(s.times):
-            return f"samples of {s.workload} with an unknown arm"
-    strange = [f.workload for f in result.findings if f.workload not in roles]
+        if why := _strange(s, request):
+            return why
+        if (s.workload, s.mode) in seen:
+            return f"samples of {s.workload} twice"
+        seen.add((s.workload, s.mode))
+    names = {p.name for p in request.points}
+    strange = [f.workload for f in result.findings if f.workload not in names]
     return f"a finding on {strange[0][:60]!a}, which nobody asked for" if strange else ""
 
 
+def _strange(samples: Samples, request: MeasureRequest) -> str:
+    roles = {p.name: p.role for p in request.points}
+    if roles.get(samples.workload) != samples.role or samples.role == "correctness-only":
+        return f"samples of {samples.workload[:60]!a}, which nobody asked for"
+    if samples.process != request.seed or samples.mode not in ("sustained", "cold"):
+        return f"samples of {samples.workload} by another process"
+    if not {*request.kernels, *request.baselines}.issuperset(samples.times):
+        return f"samples of {samples.workload} with an unknown arm"
+    return ""
+
+
 def _check(result: Result) -> None:
-    """`ValueError` or `TypeError` where a value is not of its type."""
+    """`ValueError`, `TypeError` or `OverflowError` where a value is not of its type."""
     if result.status not in _SAYABLE:
         raise ValueError("a status that is not a process's to give")
     _demand(str, (result.reason, result.detail, *result.facts))
     _demand((str, int, float), result.facts.values())
-    _demand((int, float), (result.busy_s, result.timed_s, result.wall_s))
+    _demand_numbers(v for v in result.facts.values() if not isinstance(v, str))
+    spent = result.busy_s, result.timed_s, result.wall_s
+    _demand_numbers(spent)
+    if not all(map(math.isfinite, spent)):
+        raise ValueError("a time that is not finite")
     for finding in result.findings:
         _check_finding(finding)
     for samples in result.samples:
@@ -80,7 +96,7 @@ def _check(result: Result) -> None:
 
 def _check_finding(finding: Finding) -> None:
     _demand(str, (finding.workload, finding.family, finding.what, finding.failure))
-    _demand((int, float), (finding.worst, finding.error, finding.seed_error))
+    _demand_numbers((finding.worst, finding.error, finding.seed_error))
 
 
 def _check_samples(samples: Samples) -> None:
@@ -94,3 +110,35 @@ def _check_samples(samples: Samples) -> None:
 def _demand(kind: Any, values: Iterable[object]) -> None:
     if not all(isinstance(value, kind) for value in values):
         raise TypeError("a value of another type")
+
+
+def _demand_numbers(values: Iterable[Any]) -> None:
+    """Numbers that a float can hold; JSON has longer ones."""
+    for value in values:
+        _demand((int, float), (value,))
+        float(value)
+
+
+def _cleaned(result: Result) -> Result:
+    """All text as one line that can be printed, of bounded length."""
+    facts = {
+        _line(name): _line(value) if isinstance(value, str) else value
+        for name, value in list(result.facts.items())[:_MAX_FACTS]
+    }
+    samples = (replace(s, void=tuple(map(_line, s.void))) for s in result.samples)
+    findings = (
+        replace(f, family=_line(f.family), what=_line(f.what), failure=_line(f.failure))
+        for f in result.findings
+    )
+    return replace(
+        result,
+        reason=_line(result.reason),
+        detail=printable(result.detail)[:_MAX_DETAIL],
+        samples=tuple(samples),
+        findings=tuple(findings),
+        facts=facts,
+    )
+
+
+def _line(text: str) -> str:
+    return " ".join(printable(text).split())[:_MAX_LINE]

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import MachineFailed
 from .compare import FACTOR, Measure, Rows, few_rows, insane, largest_difference, measures, worst_of
-from .device import Arm, Device, DeviceFault, Unavailable
+from .device import Arm, Device, DeviceFault, Unavailable, running
 from .guarded import Inputs, Outputs, differing, structure
 from .oracle import Params, Property, Reference
 from .request import Finding, Point
@@ -174,8 +174,9 @@ class _Trial:
         fill(outputs)
         try:
             self.device.synchronize()
-            arm.bind(params, inputs.tensors, outputs.tensors)()
-            self.device.synchronize()
+            with running(self.device, arm.name):
+                arm.bind(params, inputs.tensors, outputs.tensors)()
+                self.device.synchronize()
         except DeviceFault as fault:
             raise ArmFault(arm.name, self.point.name, fault) from fault
         return _Run(outputs.tensors, structure(self.reference.OUTPUTS, inputs, outputs))

@@ -23,10 +23,16 @@ class CudaDevice:
     """The device `index` of this process, with everything on one stream.
 
     Making it creates the CUDA context. The stream is the default one, torch's current stream in a
-    process that makes no other, which is also what a linked object launches on.
+    process that makes no other, which is also what a linked object launches on. `turn` is told
+    whose launches follow, twice a visit: it must be quick.
     """
 
-    def __init__(self, index: int = 0, companions: int = 0) -> None:
+    def __init__(
+        self,
+        index: int = 0,
+        companions: int = 0,
+        turn: Callable[[str], None] = lambda arm: None,
+    ) -> None:
         with device_faults():
             torch.cuda.set_device(index)
             properties = torch.cuda.get_device_properties(index)
@@ -39,6 +45,7 @@ class CudaDevice:
         self._nvml = Nvml(str(properties.uuid), index, companions)
         self._reset_persisting = _persisting_reset()
         self._hz = math.nan  # of the SM clock: how fast a waiting kernel counts
+        self._turn = turn
 
     @property
     def torch_device(self) -> str:
@@ -91,6 +98,9 @@ class CudaDevice:
             target.copy_(source)
 
         return copy
+
+    def turn(self, arm: str) -> None:
+        self._turn(arm)
 
     def measured_hz(self) -> float:
         """Cycles a second of a waiting kernel, by events; at the clock of this moment."""

@@ -71,6 +71,20 @@ class Device(Protocol):
         """A launch that copies `size` bytes from one place in device memory to another."""
         ...
 
+    def turn(self, arm: str) -> None:
+        """Say whose launches follow, an arm's name or "" for our own: for `running`."""
+        ...
+
+
+@contextmanager
+def running(device: Device, arm: str) -> Iterator[None]:
+    """What is launched and waited for in here is `arm`'s: a hang is put down to it."""
+    device.turn(arm)
+    try:
+        yield
+    finally:
+        device.turn("")
+
 
 class DeviceFault(Exception):
     """A launch failed: an illegal address, a refused configuration. The process is of no more
@@ -91,11 +105,14 @@ def device_faults(arm: str = "") -> Iterator[None]:
     """Turn what torch raises for a failed launch into a `DeviceFault` that blames `arm`.
 
     torch.AcceleratorError and its elders are all `RuntimeError`; an error of an asynchronous
-    launch surfaces in whichever call comes next.
+    launch surfaces in whichever call comes next. Memory that torch cannot get is no fault of a
+    launch: only our own code asks torch for some.
     """
     try:
         yield
     except RuntimeError as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            raise
         raise DeviceFault(one_line(error), arm) from error
     except DeviceFault as fault:
         raise DeviceFault(fault.text, fault.arm or arm) from fault.__cause__

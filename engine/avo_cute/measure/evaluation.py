@@ -1,7 +1,7 @@
 """One evaluation in the measuring process: launch contract, correctness, timing, in this order.
 
 Whatever a candidate does ends as a `Result` with a status; what is this machine's or the seed's
-fault ends as `infra-error`. A kernel that never ends is the engine's to kill: see `worker`.
+fault ends as `infra-error`. What never ends is the engine's to kill: see `worker`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ..errors import MachineFailed
+from ..errors import AvoError, MachineFailed
 from ..records import Samples, Status
 from ..target import find_target, peaks_of
 from .baselines import task_baselines
+from .blame import CANDIDATE, FAILURES, OURS, blame, own_fault
 from .correctness import check_point, check_properties, quick
 from .cuda import CudaDevice, about
-from .device import Arm, Device, DeviceFault, Tensor, device_faults, one_line
+from .device import Arm, Device, Tensor
 from .floor import floor
 from .kernel import ObjectArm, contract_breach, load_runtime
 from .modules import Modules, load_modules
 from .oracle import Params
 from .request import Finding, MeasureRequest, Point, Result
 from .selftest import delayed, selftest, waited_more
-from .timing import BelowFloor, Job, Tally, WrongResult, sustained, timed, typical
+from .timing import Job, Tally, sustained, timed, typical
 from .wrong import self_test
 
 Say = Callable[[str, float], None]
 
-CANDIDATE, INCUMBENT, SEED = "candidate", "incumbent", "seed"
+INCUMBENT, SEED = "incumbent", "seed"
 # What a phase may take before it counts as a hang.
 CHECK_S, TIME_S, START_S, SELFTEST_S = 60.0, 60.0, 120.0, 120.0
 SHORT_ROUNDS = 5
@@ -38,53 +39,28 @@ PROPERTY_POINTS = 2  # per kernel: properties do not depend on the shape
 JUDGED_FAMILIES = 3  # at full size: those that find most
 
 
-def evaluate(request: MeasureRequest, say: Say) -> Result:
-    """Do what the request asks on the one GPU that this process sees."""
+def evaluate(request: MeasureRequest, say: Say, turn: Callable[[str], None]) -> Result:
+    """Do what the request asks on the one GPU that this process sees. `turn` is told whose
+    launches are waited for, before and after: "" is for our own."""
     began = time.monotonic()
     say("starting CUDA", START_S)
     load_runtime()
-    device = CudaDevice(0)
+    device = CudaDevice(0, turn=turn)
     trial = Trial(request, device, say, facts=about(device))
     result = carry_out(trial)
     return replace(result, wall_s=time.monotonic() - began)
 
 
 def carry_out(trial: Trial) -> Result:
-    """The trial's result, whoever is at fault.
-
-    An exception of our own code (out of memory in the reference, say) is this machine's fault,
-    unless the device is broken by then: then it came with a launch.
-    """
+    """The trial's result, whoever is at fault."""
     try:
         return trial.run()
-    except _FAILURES as failure:
-        return trial.ended(*_blame(failure))
-    except MachineFailed as fault:
+    except FAILURES as failure:
+        return trial.ended(*blame(failure))
+    except AvoError as fault:
         return trial.ended(Status.INFRA_ERROR, str(fault))
-    except _OURS as error:
-        try:
-            with device_faults():
-                trial.device.synchronize()
-        except DeviceFault as fault:
-            return trial.ended(*_blame(fault))
-        reason = f"{type(error).__name__} in our own code: {one_line(error)}"
-        return trial.ended(Status.INFRA_ERROR, reason)
-
-
-_FAILURES = (WrongResult, BelowFloor, DeviceFault)
-_OURS = (RuntimeError, MemoryError, ValueError, TypeError, LookupError, ArithmeticError)
-
-
-def _blame(failure: WrongResult | BelowFloor | DeviceFault) -> tuple[Status, str]:
-    """Whose failure it is. A fault that no arm is named for came with the candidate."""
-    arm = failure.arm or CANDIDATE
-    if arm != CANDIDATE:
-        return Status.INFRA_ERROR, str(failure)
-    if isinstance(failure, WrongResult):
-        return Status.INCORRECT, failure.text
-    if isinstance(failure, BelowFloor):
-        return Status.REJECTED, f"impossible: {failure}"
-    return Status.CRASHED, f"{failure}"
+    except OURS as error:
+        return trial.ended(*own_fault(error, trial.device))
 
 
 @dataclass

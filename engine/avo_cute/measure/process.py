@@ -89,7 +89,8 @@ class Worker:
         """What it found, or how it failed; then nothing of it is left.
 
         Raises `MachineFailed` where it never got as far as its request, says itself that the
-        machine is at fault, or left a GPU behind that does not answer.
+        machine is at fault, hangs while the candidate does not run, or left a GPU behind that does
+        not answer.
         """
         try:
             result = self._judge(self._ended.result())
@@ -141,8 +142,12 @@ class Worker:
         if not self._watch.begun:
             last = said.splitlines()[-1][:300] if said else "no message"
             raise MachineFailed(f"the measuring process did not start: {ending}: {last}")
-        if done.timed_out:
+        if done.timed_out and not self._watch.hung:
             return Result(Status.TIMED_OUT, f"the measuring process hangs: {ending}", said)
+        if done.timed_out:
+            raise MachineFailed(f"{self._watch.hung} hangs on this machine: {ending}")
+        if done.returncode == -signal.SIGKILL and (other := self._watch.other()):
+            raise MachineFailed(f"killed while {other} ran, out of memory perhaps: {said[-300:]}")
         during = f"the measuring process {ending}, during {self._watch.phase!r}"
         return Result(Status.CRASHED, during, said)
 

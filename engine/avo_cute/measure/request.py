@@ -13,7 +13,9 @@ from typing import Any
 
 from ..records import Param, Samples
 
-REQUEST, RESULT, PHASE = "request.json", "result.json", "phase"  # files of a measuring process
+# Files of a measuring process.
+REQUEST, RESULT, PHASE, TURN = "request.json", "result.json", "phase", "turn"
+TURN_BYTES = 32  # of TURN: the arm whose launches are waited for, filled up with blanks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock, local
 
 from ..errors import MachineFailed
+from ..sandbox import choose_layer
 from ..stats import Calibration
 from .devices import Devices, Gpu
 from .link import link
@@ -44,8 +45,13 @@ class Rig:
         return self.devices.gpus
 
     def link(self, objects: Mapping[str, Path]) -> dict[str, str]:
-        """Linked library per workload."""
-        return {name: str(path) for name, path in link(objects, self.libraries).items()}
+        """Linked library per workload.
+
+        In the best sandbox layer, not in the one that CUDA starts in: a linker needs no GPU. Where
+        no layer works there are objects to link only because builds without one were allowed.
+        """
+        layer = choose_layer(allow_none=True)
+        return {name: str(path) for name, path in link(objects, self.libraries, layer).items()}
 
     @contextmanager
     def held(self, wanted: Gpu | None = None) -> Iterator[Gpu]:

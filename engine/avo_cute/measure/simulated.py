@@ -41,6 +41,7 @@ class SimulatedDevice:
     aside: float = 0.0  # the same of a side stream
     fault: str = ""  # what the next synchronisation reports
     hangs: bool = False
+    whose: str = ""  # turn it is
     _tail: float = 0.0  # work that the stream does behind the next mark
     _arm: SimulatedArm | None = None  # the last that was launched
     _random: random.Random = field(init=False)
@@ -90,6 +91,9 @@ class SimulatedDevice:
 
     def copier(self, size: int) -> Callable[[], None]:
         return lambda: self._spend(2 * size / BANDWIDTH)
+
+    def turn(self, arm: str) -> None:
+        self.whose = arm
 
     def launch(self, arm: SimulatedArm) -> None:
         """What a launch of `arm` does to time. Its function has already run."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from .contents import Contents
-from .device import Arm, Condition, Device, Mark, Unavailable, device_faults
+from .device import Arm, Condition, Device, Mark, Unavailable, device_faults, running
 from .job import BelowFloor, Job, WrongResult
 from .voids import Visit
 
@@ -45,7 +45,7 @@ class Stage:
         launches = {}
         for arm in arms:
             try:
-                with device_faults(arm.name):
+                with running(self.device, arm.name), device_faults(arm.name):
                     launches[arm.name] = [
                         arm.bind(s.params, s.inputs, s.outputs) for s in self._contents.sets
                     ]
@@ -78,7 +78,7 @@ class Stage:
 
     def isolated(self, name: str) -> Visit:
         """One launch that finds the caches full of something else and the device at rest."""
-        with device_faults(name):
+        with running(self.device, name), device_faults(name):
             self._turn = (self._turn + 1) % len(self._contents.sets)
             self._contents.refresh(self._turn)
             self.device.flush()
@@ -112,7 +112,7 @@ class Stage:
     def _run(self, name: str, count: int) -> Visit:
         """Launch `count` times, let the queue run empty, and read the marks."""
         device, pace = self.device, self._paces.get(name)
-        with device_faults(name):
+        with running(device, name), device_faults(name):
             began, first = device.clock(), device.mark()
             device.flush()
             device.spin(_lead(pace, count))

@@ -7,17 +7,19 @@ import time
 from pathlib import Path
 
 from ..sandbox import printable, read_regular
-from .request import PHASE
+from .request import PHASE, TURN, TURN_BYTES
 
 # Before any machine code of a candidate is loaded: "starting", "ready", "starting CUDA", …
 STARTING, READY = "starting", "ready"
 PICK_UP_S = 30.0  # for a process that is ready to notice its request
 MAX_PHASE_S = 900.0  # what a phase may ask for
+HANG_S = 10.0  # a turn of that length is what hangs
+CANDIDATE, OURS = "candidate", "our own code"
 _MAX_BYTES = 4096
 
 
 class Watch:
-    """Reads the file `phase` of one process ("SECONDS WORDS", replaced by rename).
+    """Reads the files of one process: `phase` ("SECONDS WORDS", replaced by rename), and `turn`.
 
     The process is not believed: no phase lasts longer than `MAX_PHASE_S`, all of them together
     no longer than `limit_s` from the request on, and what is not a phase changes nothing.
@@ -27,7 +29,8 @@ class Watch:
         self.phase = STARTING
         self.begun = False  # with objects: from here on a failure is the candidate's
         self.overrun = ""  # one line, once a phase took too long
-        self._file, self._limit_s = folder / PHASE, limit_s
+        self.hung = ""  # who hangs then, if it is not the candidate
+        self._file, self._turn, self._limit_s = folder / PHASE, folder / TURN, limit_s
         self._allowed, self._since = start_s, time.monotonic()
         self._seen: tuple[int, int] | None = None
         self._asked: float | None = None
@@ -50,7 +53,7 @@ class Watch:
         elif self._asked is not None:
             self._check(now - max(self._asked, self._since), PICK_UP_S)
         if self._asked is not None and now - self._asked > self._limit_s:
-            self.overrun = f"no answer after {self._limit_s:g} s, {self.phase!r} at last"
+            self._end(f"no answer after {self._limit_s:g} s, {self.phase!r} at last")
         return self._stopped or bool(self.overrun)
 
     def look(self) -> None:
@@ -68,9 +71,26 @@ class Watch:
             self._since = time.monotonic()
             self.begun = self.begun or what.split()[0] not in (STARTING, READY)
 
+    def other(self, least_s: float = 0.0) -> str:
+        """Whose turn it has been for so long: an arm that is not on trial, or our own code.
+        "" for the candidate, and where the file does not say."""
+        data = read_regular(self._turn, TURN_BYTES)
+        if data is None or len(data) < TURN_BYTES:
+            return ""
+        try:
+            lasts = time.time() - self._turn.lstat().st_mtime
+        except OSError:
+            return ""
+        name = " ".join(printable(data.decode("utf-8", "replace")).split()) or OURS
+        return name if name != CANDIDATE and lasts >= least_s else ""
+
     def _check(self, spent: float, allowed: float) -> None:
         if spent > allowed:
-            self.overrun = f"{self.phase!r} took longer than {allowed:g} s"
+            self._end(f"{self.phase!r} took longer than {allowed:g} s")
+
+    def _end(self, why: str) -> None:
+        if not self.overrun:
+            self.overrun, self.hung = why, self.other(HANG_S)
 
 
 def _parse(data: bytes | None) -> tuple[float, str]:

@@ -21,20 +21,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ..errors import MachineFailed
+from ..errors import MachineFailed, Stopped
 from . import seccomp
 from .devices import Devices, gpu_devices
 from .pool import Pool
-from .process import (
-    Completed,
-    Limits,
-    Signs,
-    kill_all,
-    output_of,
-    remove,
-    signs,
-    supervise,
-)
+from .process import Completed, Limits, Signs, kill_all, output_of, remove, signs, supervise
 from .streams import printable, read_regular
 
 __all__ = [
@@ -295,6 +286,8 @@ def _try(layer: str) -> str:
     """Why a layer does not work here, or an empty string."""
     try:
         done = run([sys.executable, "-I", "-S", "-c", "print(6 * 7)"], layer=layer)
+    except Stopped:
+        raise
     except MachineFailed as error:
         return str(error)
     return "" if done.stdout.strip() == "42" else (done.stderr.strip() or "no answer")[:200]

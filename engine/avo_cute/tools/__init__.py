@@ -15,20 +15,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
 
 from ..errors import Refused
-from ..knowledge import Knowledge
 from ..operators import Desk
 from .files import Files
 from .judge import Judge
 from .past import Past
-from .study import Study
+from .study import Knowledge, Passage, Study
 
 ANSWER_CHARACTERS = 16_000  # of one tool call: about 4,000 tokens
+
+__all__ = ["Answer", "Knowledge", "Passage", "Toolbox", "bounded", "name_of", "toolbox"]
 
 Function = Callable[..., str]
 
@@ -122,7 +123,8 @@ def bounded(text: str, limit: int = ANSWER_CHARACTERS) -> str:
 
 def _check(function: Function) -> TypeAdapter[Any]:
     # Strict: a model that sends "3" for a number, or a name we do not know, is told so.
-    return TypeAdapter(function, config=ConfigDict(extra="forbid", title=name_of(function)))
+    about = ConfigDict(extra="forbid", title=name_of(function))
+    return TypeAdapter(cast(Any, function), config=about)
 
 
 def _wrong_input(name: str, error: ValidationError) -> str:

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
 from ..errors import BadInput
-from ..knowledge import Knowledge
 from ..operators import Desk
 from .quoting import quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of what is known. `id` names it in a knowledge base."""
+
+    id: str
+    source: str
+    title: str
+    text: str
+
+
+class Knowledge(Protocol):
+    """A knowledge base, as tools see one."""
+
+    def search(self, query: str) -> Sequence[Passage]:
+        """The passages nearest to a query, the best first."""
+        ...
+
+    def read(self, passage: str) -> str:
+        """A passage whole; `BadInput` where there is none of that id."""
+        ...
 
 
 class Study:
