@@ -50,7 +50,7 @@ EXTRA = ("pytest>=9", "packaging")  # to run the GPU tests there, and for this s
 # Neither carried nor looked into: what comes with PyTorch for CUDA or is common enough, the other
 # CUDA flavour of the DSL, and what only a model needs: none can be reached from there.
 THERE = frozenset(
-    "torch triton numpy cuda-bindings protobuf tqdm pyyaml jinja2 anthropic mcp pypdf "
+    "torch triton numpy cuda-bindings protobuf tqdm pyyaml jinja2 anthropic mcp "
     "nvidia-cutlass-dsl-libs-cu12".split()
 )
 

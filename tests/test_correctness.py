@@ -38,6 +38,9 @@ class Here:
         if self.fault:
             raise DeviceFault(self.fault)
 
+    def turn(self, arm):
+        pass
+
 
 def point(name, *shape, head_dim=64, causal=False):
     names = "batch", "seqlen_q", "seqlen_k", "heads", "kv_heads"

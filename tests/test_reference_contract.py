@@ -37,6 +37,9 @@ class Here:
     def synchronize(self):
         pass
 
+    def turn(self, arm):
+        pass
+
 
 @TASKS
 def test_everything_the_judge_asks_for_is_there(task):

@@ -9,24 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avo_cute.catalogue import Direction
-from avo_cute.errors import Exhausted, ModelFailed, WrongKey
+from avo_cute.errors import BadRequest, Exhausted, ModelFailed, UnknownModel, WrongKey
 from avo_cute.memory import Note
-from avo_cute.model import Ask, Reply, Turn
+from avo_cute.model import Anthropic, Ask, Patience, Reply, Turn
 from avo_cute.records import Attempt, Status, Usage
-from avo_cute.supervisor import (
-    DIRECTIONS,
-    MOST,
-    RETURNS,
-    SAME_ARTIFACT,
-    SAME_FAILURE,
-    SAME_REASON,
-    STALLED,
-    Supervisor,
-    alarm,
-    answered,
-)
+from avo_cute.supervisor import DIRECTIONS, MOST, Supervisor, alarm, answered
+from avo_cute.supervisor.alarms import RETURNS, SAME_ARTIFACT, SAME_FAILURE, SAME_REASON, STALLED
 from avo_cute.trailers import compose, parse
 
+from .messages_server import Answer, Fault, credit_spent, serving
+
+QUICK = Patience(tries=2, first_s=0.01, longest_s=0.02, asked_s=2.0, silence_s=5.0)
 FAILED = [
     Status.BUILD_FAILED,
     Status.AUDIT_FAILED,
@@ -207,6 +200,23 @@ def test_a_directive_whose_session_made_no_attempt_was_given_all_the_same():
     assert answered([]) == 0
 
 
+def test_nothing_is_wrong_and_nothing_is_asked():
+    model, bill = Scripted([]), Bill()
+    assert Supervisor(model, CATALOGUE).look([START, *mixed(range(1, STALLED))], bill) is None
+    assert Supervisor(model, CATALOGUE).look([], bill) is None
+    assert not model.asked and not bill
+
+
+def test_a_supervisor_knows_what_it_gave_though_nothing_came_of_it(stalled):
+    supervisor = Supervisor(None, CATALOGUE)
+    first = supervisor.look(stalled, Bill())
+    assert supervisor.look(stalled, Bill()) is None
+    assert supervisor.look(stalled + later(stalled, 1)[:-1], Bill()) is None
+    again = supervisor.look(stalled + later(stalled, 1), Bill())
+    assert again.kind == "stalled" and f"attempts {STALLED + 1} to {2 * STALLED}" in again.text
+    assert len(again.names) == DIRECTIONS and not set(again.names) & set(first.names)
+
+
 # What it says.
 
 CATALOGUE = tuple(
@@ -240,9 +250,24 @@ def said(*names):
     )
 
 
-def directive(run, model=None, sessions=None, catalogue=CATALOGUE, notes=()):
-    found = alarm(run, answered(run, sessions))
-    return Supervisor(model, catalogue, "Attention").directive(found, run, sessions, notes)
+class Bill(list):
+    """What was spent: (model, usage) of each answer."""
+
+    def __call__(self, name, usage):
+        self.append((name, usage))
+
+
+def directive(run, model=None, sessions=None, bill=None, notes=()):
+    """What a supervisor says that has just been started."""
+    spend = Bill() if bill is None else bill
+    return Supervisor(model, CATALOGUE, "Attention").look(run, spend, sessions, notes)
+
+
+def later(run, session):
+    """As many attempts more as it takes to stall again."""
+    first = run[-1].number + 1
+    more = mixed(range(first, first + STALLED))
+    return [replace(a, trailers={**a.trailers, "Session": str(session)}) for a in more]
 
 
 @pytest.fixture
@@ -253,7 +278,7 @@ def stalled():
 def test_without_a_model_the_catalogue_gives_several_that_nobody_tried(stalled):
     stalled[5] = replace(stalled[5], subject="[CuTe] Branchless rescale of the row sum")
     found = directive(stalled)
-    assert (found.kind, found.source, found.usage) == ("stalled", "catalogue", Usage())
+    assert (found.kind, found.source) == ("stalled", "catalogue")
     assert found.names == ("correction-overlap", "ex2-emulation", "lpt-schedule")
     assert found.text.startswith(
         f"The supervisor looked at this run: no new high-water mark in the last {STALLED} attempts "
@@ -269,8 +294,10 @@ def test_without_a_model_the_catalogue_gives_several_that_nobody_tried(stalled):
 
 def test_a_model_reviews_the_record_and_says_where_to_go(stalled):
     model = Scripted([said("split-the-row", "two-stages", "fuse-the-tail", "longer-tiles")])
-    found = directive(stalled, model, notes=[Note(3, "the fence is needed")])
-    assert (found.source, found.usage) == ("model", Usage(1000, 50))
+    bill = Bill()
+    found = directive(stalled, model, bill=bill, notes=[Note(3, "the fence is needed")])
+    assert found.source == "model"
+    assert bill == [("scripted", Usage(1000, 50))]
     assert found.names == ("split-the-row", "two-stages", "fuse-the-tail", "longer-tiles")
     assert "1. split-the-row: because of split-the-row. How: begin at split-the-row." in found.text
     (ask,) = model.asked
@@ -286,10 +313,12 @@ def test_a_model_reviews_the_record_and_says_where_to_go(stalled):
 def test_nothing_is_given_twice(stalled):
     sessions, names = {}, []
     for n in range(1, 40):
-        found = Supervisor(None, CATALOGUE).directive(alarm(stalled), stalled, sessions)
+        run = stalled + [replace(a, gain=None) for a in later(stalled, n)]  # no near miss
+        found = directive(run, sessions=sessions)
         names += found.names
         message = compose("Transcript", "", {"Run": "r", "Directive": found.trailer})
         sessions[n] = parse(message)[2]
+        stalled = [replace(a, trailers={**a.trailers, "Session": str(n)}) for a in run]
     assert len(set(names)) == len(names)
     assert set(names) >= {d.name for d in CATALOGUE}
     assert any(name.startswith("revisit-") for name in names)
@@ -301,7 +330,7 @@ def test_what_a_model_repeats_is_left_out_and_made_up_for(stalled):
     stalled[7] = replace(stalled[7], body="Hypothesis: fuse_the tail.\n\nWhat was seen: equal: no")
     stalled[8] = replace(stalled[8], trailers={"Directive": "stalled: two-stages, x"})
     model = Scripted([said("Two Stages", "fuse-the-tail", "new-one", "New_One", "ex2-emulation")])
-    found = Supervisor(model, CATALOGUE).directive(alarm(stalled), stalled)
+    found = directive([*stalled, *later(stalled, 1)], model)
     assert found.names == ("new-one", "ex2-emulation", "branchless-rescale")
     assert found.source == "model"
     asked = model.asked[0].turns[0].content[0]["text"]
@@ -315,19 +344,23 @@ def test_what_a_model_repeats_is_left_out_and_made_up_for(stalled):
         "I would leave it.",
         "Direction: half\nWhy: it was cut\nHow: in the mid",
         ModelFailed("the API was silent", Usage(1000, 50)),
-        WrongKey("no such key", Usage(1000, 50)),
+        BadRequest("the prompt is too long", Usage(1000, 50)),
     ],
 )
 def test_a_model_of_no_use_costs_what_it_costs_and_the_catalogue_answers(stalled, answer):
-    found = directive(stalled, Scripted([answer]))
-    assert (found.source, found.usage) == ("catalogue", Usage(1000, 50))
+    bill = Bill()
+    found = directive(stalled, Scripted([answer]), bill=bill)
+    assert found.source == "catalogue"
+    assert bill == [("scripted", Usage(1000, 50))]
     assert found.names == ("branchless-rescale", "correction-overlap", "ex2-emulation")
 
 
-def test_exhausted_quota_is_not_hidden(stalled):
-    with pytest.raises(Exhausted) as error:
-        directive(stalled, Scripted([Exhausted("no credit", Usage(7, 0))]))
-    assert error.value.usage == Usage(7, 0)
+@pytest.mark.parametrize("error", [Exhausted, WrongKey, UnknownModel])
+def test_what_the_run_cannot_go_on_with_is_not_hidden_and_not_free(stalled, error):
+    bill = Bill()
+    with pytest.raises(error):
+        directive(stalled, Scripted([error("no", Usage(7, 0))]), bill=bill)
+    assert bill == [("scripted", Usage(7, 0))]
 
 
 @pytest.mark.parametrize("mark", ["**{}:** ", "- {}: ", "{}: ", "## {}: ", "__{}__: "])
@@ -371,3 +404,42 @@ def test_at_5000_attempts_it_is_quick():
     started = time.perf_counter()
     assert directive(run, model).source == "model"
     assert time.perf_counter() - started < 1
+
+
+def test_an_answer_made_to_be_hard_to_read_is_read_quickly():
+    hard = ["Direction: a" + " " * 30_000 + "\n" * 30_000, "_" * 60_000, "Direction: a\n" * 5000]
+    run = [START, *mixed(range(1, 1 + STALLED))]
+    started = time.perf_counter()
+    assert {directive(run, Scripted([text])).source for text in hard} == {"catalogue"}
+    assert time.perf_counter() - started < 2
+
+
+@pytest.fixture
+def over_http(monkeypatch):
+    """`over_http(run, script)` is what a supervisor with a real client says, and its bill."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "test")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    def ask(run, script, bill):
+        with serving(script) as server:
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+            model = Anthropic("claude-opus-5-5", patience=QUICK)
+            try:
+                return directive(run, model, bill=bill)
+            finally:
+                model.close()
+
+    return ask
+
+
+def test_over_http(stalled, over_http):
+    bill = Bill()
+    answer = Answer(said("split-the-row", "two-stages", "fuse-the-tail"))
+    found = over_http(stalled, lambda request: answer, bill)
+    assert (found.source, found.names[0]) == ("model", "split-the-row")
+    assert [name for name, _ in bill] == ["claude-opus-5-5"] and bill[0][1].output > 0
+    found = over_http(stalled, lambda request: Fault(status=500), bill)
+    assert (found.source, bill[1:]) == ("catalogue", [("claude-opus-5-5", Usage())])
+    with pytest.raises(Exhausted):
+        over_http(stalled, lambda request: credit_spent(), bill)
+    assert bill[2:] == [("claude-opus-5-5", Usage())]

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import time
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -184,6 +185,9 @@ def test_a_failed_machine_is_no_evidence():
     first = search.propose(source(SMALL), [])
     infra = Attempt("c", "t", "seed", "r", 1, Status.INFRA_ERROR, "", first.body, 1, {})
     assert search.propose(source(SMALL), [infra]) == first
+    again = replace(infra, commit="c2", number=2)
+    assert search.propose(source(SMALL), [infra, again]) != first, "twice is enough"
+    search = operator(SMALL)
     failed = Attempt("d", "t", "seed", "r", 2, Status.BUILD_FAILED, "", first.body, 1, {})
     assert search.propose(source(SMALL), [infra, failed]) != first
 

@@ -97,7 +97,9 @@ class Lab:
     """Measures proposals with noise and decides as the engine does; runs a search on them."""
 
     def __init__(self, files, knobs=KNOBS, number=0, **options):
-        self.make = lambda: SearchOperator(knobs, TASK.knobs.check, H200, MHA, "sweep", number)
+        kind = "static" if options.get("trailers") is static else "measured"
+        rules = (knobs, TASK.knobs.check, H200, MHA)
+        self.make = lambda: SearchOperator(*rules, "sweep", number, kind)
         self.search, self.random = self.make(), random.Random(number)
         self.parent, self.head = Candidate("seed", files), "seed"
         self.values = read(knobs, files)

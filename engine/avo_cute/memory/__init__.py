@@ -31,9 +31,9 @@ REASONS = 40
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a session wrote down for later ones."""
+    """What the session of this number wrote down for later ones."""
 
-    session: int
+    number: int
     text: str
 
 
@@ -214,25 +214,27 @@ def _ideas(known: Sequence[Direction], run: Sequence[Attempt]) -> Section:
         full = f"{direction.mechanism} Needs: {direction.precondition} Gave: {direction.effect}"
         texts = (f"{name}: not tried. {_line(full, 600)}", f"{name}: not tried")
         items.append(Item(texts, 1))
-    return Section("Ideas of the catalogue", items, 14, "catalogue")
+    return Section("Ideas of the catalogue: say its name where you try one", items, 14, "catalogue")
 
 
 def _notes(notes: Sequence[Note]) -> Section:
     items = []
-    for note in sorted(notes, key=lambda n: -n.session):
+    for note in sorted(notes, key=lambda n: -n.number):
         text = note.text[:4000].strip()
-        texts = tuple(f"Session {note.session}: {cut(text, n)}" for n in (2000, 500, 150))
-        items.append(Item(texts, note.session))
+        texts = tuple(f"Session {note.number}: {cut(text, n)}" for n in (2000, 500, 150))
+        items.append(Item(texts, note.number))
     return Section("Notes of earlier sessions, newest first", items, 16, "notes")
 
 
 def _directive(text: str) -> Section:
-    """The engine's own words, but written from what candidates said: it can open no mark."""
-    clean = printable(text[:20_000]).replace("<", "‹").strip()
-    items = [Item(tuple(cut(clean, n) for n in (8000, 3000, 1000, 300)), 1)] if clean else []
-    return Section("What the supervisor wants of this session", items, 14, "")
+    """Perhaps a model's words, which has read what candidates said: that it counts is said outside
+    the mark."""
+    clean = printable(text[:20_000]).strip()
+    items = [Item(tuple(cut(clean, n) for n in (8000, 3000, 1000, 300, 100)), 1)] if clean else []
+    return Section(_SUPERVISED, items, 14, "supervisor")
 
 
+_SUPERVISED = "The supervisor's directions: begin with one; they change no rule"
 _FACTS = ("Score-interval", "Hidden", "Device", "Tflops", "Latency-us", "Cycles")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _PREFIX = re.compile(r"^\s*\[[^\]]*\]\s*")
@@ -247,7 +249,10 @@ def _words(attempt: Attempt) -> list[str]:
 
 
 def _why(attempt: Attempt) -> str:
-    return seen(attempt).removeprefix(f"{attempt.status}: ")
+    """The engine's reason: its line comes after all that the candidate's author wrote, who may have
+    written one like it; what a compiler said comes later still, but is indented."""
+    _, found, rest = f"\n{attempt.body}".rpartition(f"\n{SEEN}{attempt.status}: ")
+    return rest.partition("\n")[0] if found else seen(attempt)
 
 
 def _outcomes(group: Sequence[Attempt]) -> str:

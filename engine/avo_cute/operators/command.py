@@ -106,6 +106,7 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
 
 
 def _prompt(session: Desk, places: Mapping[str, str], last: str) -> str:
-    task = prompt("command", **session.about(), **places)
+    named = {key: places[key] for key in ("workspace", "message")}
+    task = prompt("command", **session.about(), **named)
     ended = f"# How the last attempt ended\n\n{last}" if last else ""
     return "\n\n".join(part for part in (task, session.brief(), ended) if part) + "\n"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -69,7 +68,7 @@ class SearchOperator:
     _tried: set[str] = field(default_factory=set, init=False)  # assignments
     _asked: dict[str, Change] = field(default_factory=dict, init=False)  # being evaluated
     _scores: dict[str, float] = field(default_factory=dict, init=False)  # by commit
-    _infra: Counter[str] = field(default_factory=Counter, init=False)  # by assignment
+    _infra: dict[str, set[str]] = field(default_factory=dict, init=False)  # commits by assignment
     _quiet: int = field(default=0, init=False)  # attempts since the last incumbent or combination
     _pause: int = field(default=0, init=False)  # attempts to wait before the next combination
 
@@ -124,10 +123,10 @@ class SearchOperator:
 
     def _failed_here(self, attempt: Attempt, change: Change | None) -> None:
         """This machine failed: once is chance; after `_SET_ASIDE` times it is left alone."""
-        self._seen.add(attempt.commit)
         if change is not None:
-            self._infra[change.after] += 1
-            if self._infra[change.after] >= _SET_ASIDE:
+            failed = self._infra.setdefault(change.after, set())
+            failed.add(attempt.commit)
+            if len(failed) >= _SET_ASIDE:
                 self._tried.add(change.after)
 
     def _steps(

@@ -11,16 +11,19 @@ from string import Template
 
 
 def prompt(name: str, /, **values: str) -> str:
-    """The prompt called `name`, filled in; a `$` in a value stays as it is.
+    """The prompt called `name`, filled in; the text of a value is inserted as it is, `$` and all.
 
-    ValueError for a prompt that does not exist, a stray `$`, or a placeholder without a value.
-    Values that it does not use are fine: several prompts share what describes the task.
+    ValueError for a prompt that does not exist, a stray `$`, a placeholder without a value, or a
+    value without a placeholder: a misspelt one is both.
     """
     template = _template(name)
     if not template.is_valid():
         raise ValueError(f"prompts/{name}.md has a $ that begins no placeholder: write $$")
-    if missing := sorted(set(template.get_identifiers()) - values.keys()):
+    wanted = set(template.get_identifiers())
+    if missing := sorted(wanted - values.keys()):
         raise ValueError(f"prompts/{name}.md wants a value for ${', $'.join(missing)}")
+    if unknown := sorted(values.keys() - wanted):
+        raise ValueError(f"prompts/{name}.md has no placeholder ${', $'.join(unknown)}")
     return template.substitute(values).strip()
 
 
