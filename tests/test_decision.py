@@ -383,5 +383,5 @@ def test_a_rule_without_its_margin_would_be_caught(simulation):
     """The simulation can fail: without a margin the machine's preferences are taken for gains."""
     lax = replace(RULE, margin_factor=0.0, least_margin=-0.01)
     noise = replace(simulation.NOISE, within=0.0009, between=0.0005, persistent=1.0)
-    result = simulation.simulate(simulation.Setting(noise, lax, 5), 1, 40, 0, seed=5)
+    result = simulation.simulate(simulation.Setting(noise, lax, 5), 1, 150, 0, seed=5)
     assert result["false_accepts"] > simulation.LIMITS["false accepts"]

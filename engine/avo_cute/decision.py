@@ -38,7 +38,7 @@ class Rule:
 
 
 RULE = Rule()
-SCREENING = Rule(confidence=0.99, processes=1, rounds=3, fewest=3, resamples=2_000)
+SCREENING = Rule(confidence=0.8, processes=1, rounds=3, fewest=3, resamples=2_000)
 
 
 @dataclass(frozen=True, slots=True)

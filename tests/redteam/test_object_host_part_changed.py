@@ -1,10 +1,12 @@
 """R04, R08, R09: the cubin is kept, only the host part is another one."""
 
 import struct
+import threading
 
 import pytest
 
 from avo_cute.build.elf import read_object
+from avo_cute.build.emulate import Machine
 
 
 def with_entry(data, code):
@@ -74,3 +76,28 @@ def test_host_code_that_counts_its_calls(honest, judge_object):
             old = struct.pack("<QQq", entry.value + 200, r.symbol << 32 | r.kind, r.addend)
         data = data.replace(old, moved)
     assert "called again" in judge_object(data)["failure"]
+
+
+def test_an_emulation_that_is_stopped_from_outside_goes_on_to_the_same_end(honest):
+    """A busy machine stops emulations that nobody asked to stop; that is no fault of the code."""
+    count = 20_000
+    # mov ecx, count; dec ecx; jnz; mov eax, 7; ret
+    code = b"\xb9" + struct.pack("<I", count) + b"\xff\xc9\x75\xfc\xb8\x07\x00\x00\x00\xc3"
+    machine = Machine(read_object(with_entry(honest, code)), {})
+    stops, ended = 0, threading.Event()
+
+    def stop():
+        nonlocal stops
+        while not ended.wait(0.001):
+            machine._uc.emu_stop()
+            stops += 1
+
+    other = threading.Thread(target=stop)
+    other.start()
+    try:
+        assert machine.call(machine.address("__tvm_ffi_kernel")) == 7
+    finally:
+        ended.set()
+        other.join()
+    assert machine._executed >= 2 * count
+    assert stops > 10

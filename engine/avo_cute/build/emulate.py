@@ -22,7 +22,7 @@ _STACK_BYTES, _DATA_BYTES, _PAGE = 1 << 20, 1 << 16, 1 << 12
 _MAX_IMAGE = 64 << 20
 _MAX_INSTRUCTIONS = 300_000  # of one emulation; FA4's launch code takes a few thousand
 _MAX_CALLS = 1_000  # calls of imported functions
-_TIMEOUT_S = 120.0  # of wall time, for what counting cannot stop: the count decides
+_TIMEOUT_S = 120.0  # of wall time, for an emulation that stops again and again: the count decides
 _ALLOC, _WRITE, _EXEC = 2, 1, 4  # sh_flags
 _UNWIND = 0x70000001  # sh_type of .eh_frame: the unwinder's, host code does not read it
 _CR4_SSE = 0x600  # OSFXSR and OSXMMEXCPT: the system says that it saves SSE registers
@@ -124,11 +124,12 @@ class Machine:
         return b"".join(self.read(at, size) for at, size in self._writable)
 
     def _run(self, address: int) -> None:
+        """Run until the function returns. A stop that nobody here asked for is gone on from: it
+        says nothing about the code."""
         until = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                left = max(1.0, until - time.monotonic())
-                self._uc.emu_start(address, 0, timeout=int(left * 1e6))
+                self._uc.emu_start(address, 0)
             except self._unicorn.UcError as error:
                 if error.errno == self._unicorn.UC_ERR_INSN_INVALID:
                     raise HostFault("host code is not built for x86-64-v2") from None
@@ -141,8 +142,7 @@ class Machine:
             if _TRAPS <= address < self._return:
                 address = self._serve(self._names[(address - _TRAPS) // 16])
             elif time.monotonic() > until:
-                raise HostFault("host code does not come to an end")
-            # else it stopped for no reason, as Unicorn does on a busy machine: go on from there
+                raise HostFault(f"host code does not come to an end in {_TIMEOUT_S:g} s")
 
     def _serve(self, name: str) -> int:
         """Do what the imported function does; returns the address to go on from."""
@@ -166,7 +166,7 @@ class Machine:
             if _TRAPS <= address <= self._return:
                 uc.emu_stop()
             elif self._executed > _MAX_INSTRUCTIONS:
-                self._stop("host code does not come to an end")
+                self._stop(f"host code does not come to an end in {self._executed:,} instructions")
             # The size of what Unicorn cannot decode is a very large number.
             elif (code := bytes(uc.mem_read(address, min(size, 15)))).startswith(_VECTOR):
                 self._stop("host code is not built for x86-64-v2")
