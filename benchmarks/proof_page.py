@@ -208,7 +208,11 @@ PARTS: dict[str, tuple[str, Callable[[Data], list[str]]]] = {
     "evolve": ("A run of evolve", evolve),
     "verify": ("Verification of its best version", verified),
     "gqa": ("From MHA to GQA", gqa),
+    "gqa8": ("From MHA to GQA with 8 query heads for each key head", gqa),
 }
+
+
+OPTIONAL = ("gqa8",)
 
 
 def short(part: str, data: Data) -> list[str]:
@@ -246,11 +250,13 @@ def _replace(path: Path, text: str) -> None:
 
 def _page(target: str, found: Mapping[str, Data]) -> list[str]:
     devices = dict.fromkeys(d for data in found.values() if (d := facts_of(data)["device"]))
-    missing = [f"`{part}`" for part in PARTS if part not in found]
+    missing = [f"`{part}`" for part in PARTS if part not in (*found, *OPTIONAL)]
     lines = [f"# Measured on {' and '.join(devices) or target}", "", *_written(target)]
     lines += ["", *setting(found)]
     lines += ["", f"**Not run: {', '.join(missing)}.**"] if missing else []
     for part, (title, tell) in PARTS.items():
+        if part in OPTIONAL and part not in found:
+            continue
         lines += ["", f"## {title}", ""]
         lines += _shown(tell, found[part]) if part in found else ["Not run."]
     return [*lines, "", *_not_shown(found)]

@@ -66,7 +66,7 @@ def is_verified(data: Mapping[str, Any] | None) -> bool:
 
 
 def gqa(out: Path, jobs: int, minutes: float, within: float, group: str) -> None:
-    """The best version of `evolve` on other workloads, in the same lineage."""
+    """The best version of `evolve` on other workloads, in the same lineage: <group>.json."""
     run, lineage = f"{RUN}-{group}", _lineage(out)
     if lineage is None:
         raise BadInput(f"{out} has neither {LINEAGE} nor {BUNDLE} of evolve")
@@ -75,7 +75,7 @@ def gqa(out: Path, jobs: int, minutes: float, within: float, group: str) -> None
     words += ["--run", run, "--target", default_target()]
     words += ["--jobs", str(jobs), "--hours", f"{minutes / 60:.4f}"]
     facts = {"target": default_target(), "minutes": minutes, "group": group}
-    _run(words, out, "gqa", run, facts, within)
+    _run(words, out, group, run, facts, within)
 
 
 def _run(

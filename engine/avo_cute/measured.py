@@ -27,7 +27,7 @@ from .sanitize import sanitize
 from .stats import Calibration, inert_note
 from .summary import floors, summary
 
-SCREENING = Effort(warm_s=0.15, rounds=16, families="few", large=False)
+SCREENING = Effort(warm_s=0.15, rounds=12, families="few", large=False)
 CONFIRMING = Effort(warm_s=0.4, rounds=20, families="none", large=False)
 FIRST = replace(CONFIRMING, families="all", large=True)  # of the commit level: all correctness
 CONTROL_BELOW = 1.02  # gains under 2 % get inert rebuilds of both sides beside them

@@ -57,14 +57,18 @@ class _Values:
 
     def tile(self, name: str) -> tuple[int, ...]:
         """Rows, keys, P in registers, overlap of a `FwdConfig`."""
-        return _tile(self._values.get(name, "None"))
+        return _tile(self._values.get(name, ""))
 
 
 @lru_cache(maxsize=1024)
 def _tile(text: str) -> tuple[int, ...]:
+    """A default stands for what the text does not say, or says as no expression."""
     values = []
     for n, default in enumerate((128, 128, 1, 1)):
-        found = matches(f"FwdConfig({'..., ' * n}{SLOT}, ...)", expression_of(text))
+        try:
+            found = matches(f"FwdConfig({'..., ' * n}{SLOT}, ...)", expression_of(text))
+        except ValueError:
+            found = None
         value = None if found is None else value_of(ast.unparse(found))
         values.append(value if isinstance(value, int) else default)
     return tuple(values)

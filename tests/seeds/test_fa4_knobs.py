@@ -5,7 +5,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from avo_cute.build import BuildRequest, Source, build_class
@@ -183,6 +183,8 @@ expressions = st.one_of(
     values=st.dictionaries(st.sampled_from(sorted(BY_NAME)), expressions, max_size=12),
     target=st.sampled_from(sorted(TARGETS)),
 )
+@example(values={"sm90_tile_causal_16k": ""}, target="h100")
+@example(values={"sm90_tile_full": ")"}, target="h200")
 def test_no_value_makes_the_rules_fail(values, target):
     assert all(isinstance(line, str) for line in TASK.knobs.check(values, TARGETS[target]))
 
