@@ -20,9 +20,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from avo_cute.budget import Budget
 from avo_cute.build import BuildRequest, Source
 from avo_cute.build.analyse import ClassResult, judge_class
-from avo_cute.evolve import Limits, evolve, make_operator
+from avo_cute.choice import Choice, make_operator
+from avo_cute.evolve import Limits, evolve
 from avo_cute.lineage import AttemptDraft, Lineage
 from avo_cute.operators.search import knobs_line
 from avo_cute.plan import Wanted, init, open_run, seed_of
@@ -123,11 +125,12 @@ def _own_share(path: Path, history: int) -> list[float]:
         if history:
             _record_many(run.lineage, name, history)
         run = open_run(wanted, spread, watch := _Silent())
-        operator = make_operator("search", run.bench, "tpe", 1)
-        evolve(run, operator, Limits(attempts=1))  # reads the history, once per run
+        limits = Limits(Budget(attempts=1))
+        operator, _ = make_operator(Choice("search", strategy="tpe", seed=1), run, limits)
+        evolve(run, operator, Limits(Budget(attempts=1)))  # reads the history, once per run
         watch.marks, building[0] = [(time.perf_counter(), 0.0)], 0.0
         watch.building = building
-        evolve(run, operator, Limits(attempts=11))
+        evolve(run, operator, Limits(Budget(attempts=11)))
     pairs = list(zip(watch.marks, watch.marks[1:], strict=False))
     return [(b[0] - a[0]) - (b[1] - a[1]) for a, b in pairs]
 

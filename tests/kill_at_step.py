@@ -9,7 +9,9 @@ import signal
 import sys
 from pathlib import Path
 
-from avo_cute.evolve import Limits, evolve, make_operator
+from avo_cute.budget import Budget
+from avo_cute.choice import Choice, make_operator
+from avo_cute.evolve import Limits, evolve
 from avo_cute.plan import Wanted, open_run
 
 STATE = (
@@ -41,9 +43,10 @@ def main() -> None:
     run = open_run(Wanted(lineage), map, Quiet())
     with contextlib.ExitStack() as stack:
         stack.enter_context(run.lineage.lock())
-        operator = make_operator("search", run.bench, "random", 0)
+        limits = Limits(Budget(attempts=1))
+        operator, _ = make_operator(Choice("search", strategy="random"), run, limits)
         sys.setprofile(step)
-        evolve(run, operator, Limits(attempts=1))
+        evolve(run, operator, limits)
         sys.setprofile(None)
     sys.stdout.write(str(steps))
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from avo_cute.budget import Budget
 from avo_cute.errors import MachineFailed
 from avo_cute.evolve import Limits, evolve
 from avo_cute.measure.request import Result
@@ -77,7 +78,7 @@ def test_one_that_was_overtaken_is_judged_again_and_refused(start, libraries):
     rig = SimulatedRig()
     run, operator, events = start(rig, {ROWS: 1.04, LOADS: 1.02}, [ROWS, LOADS])
     overtaking(rig, events, libraries[LOADS])
-    evolve(run, operator, Limits(attempts=2))
+    evolve(run, operator, Limits(Budget(attempts=2)))
     found = sound(run)
     assert found[ROWS].status is Status.ACCEPTED
     assert found[LOADS].status is Status.REJECTED, found[LOADS].body
@@ -94,7 +95,7 @@ def test_one_that_is_better_still_stands_on_the_new_incumbent(start, libraries):
     rig = SimulatedRig()
     run, operator, events = start(rig, {ROWS: 1.02, LOADS: 1.05}, [ROWS, LOADS])
     overtaking(rig, events, libraries[LOADS])
-    evolve(run, operator, Limits(attempts=2))
+    evolve(run, operator, Limits(Budget(attempts=2)))
     found = sound(run)
     assert found[ROWS].status is found[LOADS].status is Status.ACCEPTED
     assert found[LOADS].parent == found[ROWS].commit
@@ -115,7 +116,7 @@ def test_the_same_objects_twice_at_once_get_one_verdict(start, libraries):
             met.wait()
 
     rig.during = during
-    evolve(run, operator, Limits(attempts=2))
+    evolve(run, operator, Limits(Budget(attempts=2)))
     sound(run)
     statuses = sorted(a.status for a in run.lineage.attempts("r") if a.number)
     assert statuses == [Status.ACCEPTED, Status.NO_CHANGE]
@@ -124,7 +125,7 @@ def test_the_same_objects_twice_at_once_get_one_verdict(start, libraries):
 def test_no_more_are_begun_than_were_asked_for(start):
     """The count is taken when a candidate is, not when a thread comes to it."""
     run, operator, _ = start(SimulatedRig(), {}, list(EDITS), width=4)
-    assert evolve(run, operator, Limits(attempts=1)) == "1 attempt done"
+    assert evolve(run, operator, Limits(Budget(attempts=1))) == "1 attempt done"
     assert len(sound(run)) == 1
 
 
@@ -161,7 +162,7 @@ def test_a_void_measurement_is_no_verdict_on_the_objects(start, libraries):
             rig.endings[len(rig.asked)] = bad
 
     rig.during = during
-    evolve(run, operator, Limits(attempts=2))
+    evolve(run, operator, Limits(Budget(attempts=2)))
     statuses = [a.status for a in run.lineage.attempts("r") if a.number]
     assert statuses == [Status.INFRA_ERROR, Status.ACCEPTED], "it is measured again"
 

@@ -37,8 +37,10 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """As `Operator:` says it."""
-        return f"agent {self.model.name}"
+        """As `Operator:` says it, with what an ablation does without."""
+        without = [] if self.knowledge else ["knowledge"]
+        without += [] if self.remember else ["memory"]
+        return f"agent {self.model.name}" + (f" without {' and '.join(without)}" if without else "")
 
     def vary(self, session: Desk) -> bool:
         """One session. True: another one may find more."""
@@ -94,7 +96,8 @@ class Talk:
             else:
                 answer = self._tools.use(use.name, use.input)
                 results.append(Answered(use.id, answer.text, answer.error))
-        self._append(tool_results(results, self._room()))
+        judged = any(use.name == "evaluate" for use in reply.uses)
+        self._append(tool_results(results, self._room(judged)))
 
     def _cut(self, reply: Reply) -> None:
         """The answer reached its limit: a tool call in it is half of one and is not run."""
@@ -123,10 +126,14 @@ class Talk:
     def _full(self, reply: Reply) -> None:
         self.ended = "the conversation is full"
 
-    def _room(self) -> str:
-        if self._length < ROOM_TOKENS:
-            return ""
-        return "This conversation is nearly full: note what you learnt, then evaluate or stop."
+    def _room(self, judged: bool) -> str:
+        """What the agent should know about its means before it goes on."""
+        told = []
+        if judged and (left := self._session.left()):
+            told.append(f"Left to spend: {left}.")
+        if self._length >= ROOM_TOKENS:
+            told.append("This conversation is nearly full: note what you learnt, then evaluate.")
+        return " ".join(told)
 
     def _append(self, turn: Turn) -> None:
         self._turns.append(turn)
@@ -147,9 +154,12 @@ _ACTIONS: dict[str, Callable[[Talk, Reply], None]] = {
 
 def opening(session: Desk, remember: bool) -> str:
     """The first turn: what the lineage remembers, or only where the session starts."""
-    if remember:
-        return session.brief()
-    return f"You start from {session.start}. No record of earlier attempts is given to you."
+    told = f"You start from {session.start}."
+    if left := session.left():
+        told += f" Left to spend: {left}."
+    if not remember:
+        return f"{told} No record of earlier attempts is given to you."
+    return f"{told}\n\n{session.brief()}"
 
 
 def system_prompt(session: Desk) -> str:

@@ -68,6 +68,19 @@ class Budget:
                 return line
         return ""
 
+    def left(self, spent: Spent, elapsed_s: float) -> str:
+        """What may still be spent, in words; empty without a limit."""
+        amounts = (
+            (self.attempts, spent.attempts, "{:,.0f} attempts"),
+            (self.usd, spent.usd, "{:.2f} USD"),
+            (self.tokens, spent.tokens, "{:,.0f} tokens"),
+            (self.hours, elapsed_s / 3600, "{:.1f} hours"),
+            (self.gpu_seconds, spent.gpu_seconds, "{:,.0f} GPU seconds"),
+        )
+        return ", ".join(
+            form.format(max(0.0, limit - now)) for limit, now, form in amounts if limit is not None
+        )
+
 
 def check(budget: Budget, model: str) -> None:
     """`BadInput` for a limit that cannot be kept: negative or not a number, or in USD where the

@@ -3,8 +3,9 @@
     choose parent → workspace → operator → build → audit → measure → decide → commit
     ╰─ run.session ──────────╯  ╰ vary ─╯  ╰─ session.evaluate: score, then lineage ─╯
 
-The operator varies; everything that judges or commits is ours. A run knows nothing that is not in
-the lineage: killed anywhere, it goes on from its commits and loses at most the attempt in hand.
+The operator varies; everything that judges or commits is ours. Between two sessions a supervisor
+may say where to go. A run knows nothing that is not in the lineage: killed anywhere, it goes on
+from its commits and loses at most the step in hand.
 """
 
 from __future__ import annotations
@@ -15,59 +16,76 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
-from typing import Literal
 
-from .bench import Bench
-from .errors import BadInput
-from .operators import OneByOne, Operator
+from .budget import Budget, Spent
+from .errors import BadRequest
+from .operators import Operator
 from .run import Run
+from .supervisor import Supervisor
+
+BARREN = 3  # sessions in a row without an attempt that end a run
 
 
-def evolve(run: Run, operator: Operator, limits: Limits) -> str:
+def evolve(
+    run: Run, operator: Operator, limits: Limits, supervisor: Supervisor | None = None
+) -> str:
     """Vary until a limit is reached or nothing is left to try; returns why it ended."""
     with interruptible(limits), closing(run.bench):
         run.begin()
-        while not (ended := limits.reached(run.done)):
-            with run.session(operator.name, lambda: bool(limits.reached(run.begun))) as session:
-                more = operator.vary(session)
-            if not more:
-                return "nothing left to try: every legal combination of the knobs was proposed"
+        ended = ""
+        for ended in sessions(run, operator, limits, supervisor):  # noqa: B007 - the last one
+            pass
     return ended
 
 
-def make_operator(
-    name: str, bench: Bench, strategy: Literal["sweep", "tpe", "random"], seed: int
-) -> Operator:
-    """The operator called `name`; `auto` is `search`, which needs neither key nor model."""
-    if name not in ("auto", "search"):
-        raise BadInput(f"unknown operator {name!r}: use search")
-    from .operators.search import SearchOperator
-
-    knobs = bench.task.knobs
-    workloads = bench.workloads
-    rules = (knobs.KNOBS, knobs.check, bench.target, workloads)
-    return OneByOne(SearchOperator(*rules, strategy, seed, bench.kind))
+def sessions(
+    run: Run, operator: Operator, limits: Limits, supervisor: Supervisor | None
+) -> Iterator[str]:
+    """One session after the other of a run that has begun; yields why it ends, "" before that."""
+    barren = 0
+    while not (ended := limits.reached(run.spent)):
+        before, more = run.done, True
+        stop, left = partial(limits.stop, run), partial(limits.left, run)
+        with run.session(operator.name, stop, left) as session:
+            try:
+                session.direct(supervisor)
+                more = operator.vary(session)
+            except BadRequest as refused:  # this conversation cannot go on; another one may
+                run.watch.phase(f"the session ends: {refused}")
+        if not more:
+            ended = "nothing left to try: every legal combination of the knobs was proposed"
+            break
+        barren = 0 if run.done > before else barren + 1
+        if barren >= BARREN and not limits.reached(run.spent):
+            ended = f"{BARREN} sessions in a row made no attempt"
+            break
+        yield ""
+    yield ended
 
 
 @dataclass(slots=True)
 class Limits:
-    """When to stop, always between two attempts. None means without limit."""
+    """When to stop, always between two steps."""
 
-    attempts: int | None = None
-    hours: float | None = None
+    budget: Budget = field(default_factory=Budget)
     interrupted: bool = False
     started: float = field(default_factory=time.monotonic)
 
-    def reached(self, done: int) -> str:
-        """Why to stop after `done` attempts of this invocation, or an empty string."""
+    def reached(self, spent: Spent) -> str:
+        """Why to stop after what this invocation has spent, or an empty string."""
         if self.interrupted:
             return "interrupted: finished the attempt in hand"
-        if self.attempts is not None and done >= self.attempts:
-            return f"{done} attempt{'s' if done != 1 else ''} done"
-        if self.hours is not None and time.monotonic() - self.started >= self.hours * 3600:
-            return f"{self.hours:g} hours are over"
-        return ""
+        return self.budget.reached(spent, time.monotonic() - self.started)
+
+    def stop(self, run: Run) -> bool:
+        """Whether a session of the run should begin nothing more."""
+        return bool(self.reached(run.committed))
+
+    def left(self, run: Run) -> str:
+        """What the run may still spend, in words; empty without a limit."""
+        return self.budget.left(run.committed, time.monotonic() - self.started)
 
 
 @contextmanager

@@ -13,8 +13,14 @@ def matches(path: str, patterns: Iterable[str]) -> bool:
 
 
 def _fits(parts: list[str], pattern: list[str]) -> bool:
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        return any(_fits(parts[n:], pattern[1:]) for n in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
+    """In one pass, however many `**` there are: `reached` counts parts that may be used up."""
+    reached = {0}
+    for piece in pattern:
+        if piece == "**":
+            reached = set(range(min(reached), len(parts) + 1))
+        else:
+            fit = (n for n in reached if n < len(parts) and fnmatchcase(parts[n], piece))
+            reached = {n + 1 for n in fit}
+        if not reached:
+            return False
+    return len(parts) in reached

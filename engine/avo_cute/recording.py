@@ -15,6 +15,7 @@ from .history import SEEN
 from .operators import Proposal
 from .records import Attempt, Estimate, Measured, Verdict
 from .stats import floor_share, tflops
+from .trailers import clean_body
 
 SUBJECT_LENGTH = 72
 DETAIL_LENGTH = 2000
@@ -43,8 +44,8 @@ def subject(bench: Bench, proposal: Proposal) -> str:
 
 
 def body(proposal: Proposal, verdict: Verdict, origin: Origin) -> str:
-    """What the operator said, then what we saw."""
-    parts = [proposal.body.strip(), f"{SEEN}{verdict.status}: {verdict.reason}"]
+    """What the operator said, then what we saw: the only line that says so, whatever they wrote."""
+    parts = [f"{verdict.status}: {verdict.reason}"]
     if verdict.measured is not None:
         parts.append(_measured_table(verdict.measured))
     elif verdict.estimates:
@@ -54,7 +55,15 @@ def body(proposal: Proposal, verdict: Verdict, origin: Origin) -> str:
     if verdict.detail and verdict.detail != verdict.reason:
         parts.append("In detail:\n" + _indent(verdict.detail[:DETAIL_LENGTH]))
     parts.append(f"Rested on {origin.rests_on}")
-    return "\n\n".join(part for part in parts if part)
+    said = _without_seen(proposal.body.strip())
+    told = _without_seen("\n\n".join(parts)).lstrip()
+    return "\n\n".join(part for part in (said, SEEN + told) if part)
+
+
+def _without_seen(text: str) -> str:
+    """A text that cannot pass for the line of ours; control characters could hide it from us."""
+    mark = SEEN.strip()
+    return clean_body(text).replace(mark, mark[0].lower() + mark[1:])
 
 
 def trailers(bench: Bench, verdict: Verdict, origin: Origin) -> Mapping[str, str]:

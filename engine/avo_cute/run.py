@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from . import sandbox
 from .bench import Bench, Side, Standing
 from .budget import Spent
 from .errors import BadInput, MachineFailed
@@ -25,13 +26,11 @@ from .operators import Proposal
 from .readiness import make_ready
 from .recording import Origin, body, session_of, subject, trailers
 from .records import Attempt, Status, Verdict
+from .runs import run_start
 from .score import judge_tree, standing_of
 from .seen import Seen
 from .session import OpenSession
 from .transcripts import last_session
-
-if TYPE_CHECKING:
-    from .supervisor import Directive
 
 INFRA_ERRORS = 5  # attempts in a row that this machine may fail before the run ends
 MILESTONE_STEP = 0.01  # a tag at every further whole percent over the seed
@@ -61,14 +60,32 @@ class Run:
         self._standing: Standing | None = None
         self._recording = Lock()
 
+    def sibling(self, name: str) -> Run:
+        """The run `name` on the same bench, from where this one starts if it does not exist yet."""
+        start = ""
+        if name not in self.lineage.runs():
+            start = self._start or run_start(self.lineage.repo, self.name)
+        elif (facts := self.lineage.run_facts(name)) != self._facts():
+            raise BadInput(f"run {name} exists already, with other facts: {facts}")
+        return Run(self.lineage, self.bench, name, self.group, self.watch, start)
+
     @property
     def standing(self) -> Standing:
         assert self._standing is not None, "begin() first"
         return self._standing
 
+    @property
+    def committed(self) -> Spent:
+        """What is spent once the attempts that have begun are done."""
+        return replace(self.spent, attempts=self.begun)
+
+    def history(self) -> Sequence[Attempt]:
+        """Its attempts so far, oldest first; none of a run that is not made yet."""
+        return [] if self._start else self.lineage.attempts(self.name)
+
     def begin(self) -> None:
         """Judge the seed and the incumbent; a new run is created once its start has passed."""
-        attempts = [] if self._start else self.lineage.attempts(self.name)
+        attempts = self.history()
         kept = 0 if self._start else last_session(self.lineage.repo, self.name)
         self.sessions = max(kept, *(session_of(a) for a in attempts), 0)
         self.seen = Seen(attempts, measuring=self.bench.rig is not None)
@@ -109,24 +126,30 @@ class Run:
         tree = self.lineage.tree(head)
         return self._must_pass(head, judge_tree(self.lineage.repo, tree, bench, self._standing))
 
-    def _create(self) -> None:
+    def _facts(self) -> dict[str, str]:
         bench = self.bench
-        facts = {"Task": bench.task.name, "Target": bench.target.name, "Workloads": self.group}
-        self.lineage.start_run(self.name, self._start, facts)
+        return {"Task": bench.task.name, "Target": bench.target.name, "Workloads": self.group}
+
+    def _create(self) -> None:
+        self.lineage.start_run(self.name, self._start, self._facts())
         self._start = ""
 
     @contextmanager
     def session(
-        self, operator: str, stop: Callable[[], bool], directive: Directive | None = None
+        self, operator: str, stop: Callable[[], bool], left: Callable[[], str] = str
     ) -> Iterator[OpenSession]:
-        """A workspace at the incumbent; its transcript is kept when it closes."""
+        """A workspace at the incumbent; its transcript is kept when it closes. `stop` ends it at
+        its next step; `left` says in words what may still be spent."""
         self.sessions += 1
-        with tempfile.TemporaryDirectory(prefix="avo-cute-workspace-") as folder:
-            session = OpenSession(self, Path(folder), operator, stop, directive)
+        folder = Path(tempfile.mkdtemp(prefix="avo-cute-workspace-"))
+        try:
+            session = OpenSession(self, folder, operator, stop, left)
             try:
                 yield session
             finally:
                 session.close()
+        finally:
+            sandbox.remove(folder)
 
     def attempt(
         self, parent: str, tree: str, proposal: Proposal, operator: str

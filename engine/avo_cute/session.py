@@ -28,7 +28,7 @@ from .treefiles import TreeFiles
 if TYPE_CHECKING:
     from .memory import Note
     from .run import Run
-    from .supervisor import Directive
+    from .supervisor import Directive, Supervisor
 
 SESSION_ATTEMPTS = 16  # a session without success ends here; the next starts from the same parent
 BRIEF_TOKENS = 12_000  # what a session is told of the lineage, however long the run
@@ -44,10 +44,11 @@ class OpenSession:
         folder: Path,
         operator: str,
         stop: Callable[[], bool],
-        directive: Directive | None = None,
+        left: Callable[[], str] = str,
     ) -> None:
-        self.run, self.folder, self.operator, self._stop = run, folder, operator, stop
-        self.directive = directive
+        self.run, self.folder, self.operator = run, folder, operator
+        self._stop, self.left = stop, left
+        self.directive: Directive | None = None
         self.number = run.sessions
         self.commit = run.lineage.head(run.name)
         tree = run.lineage.tree(self.commit)
@@ -62,8 +63,19 @@ class OpenSession:
         self._transcript: list[str] = []
         self._kept: dict[str, bytes] = {}  # of the transcript, not in git yet
         workspace.export(run.lineage.repo, tree, folder)
-        if directive is not None:
-            self._kept["directive.md"] = directive.text.encode("utf-8", "replace")
+
+    def direct(self, supervisor: Supervisor | None) -> None:
+        """Let the supervisor say where to go, if it has something to say; the bill is ours."""
+        if supervisor is None:
+            return
+        kept = {
+            k.number: k.trailers for k in transcripts.sessions(self.lineage.repo, self.run_name)
+        }
+        given = supervisor.look(self.history(), self.spend, kept, notes_of(self.run))
+        if given is not None:
+            self.run.watch.phase(f"the supervisor says: {given.trailer}")
+            self.directive = given
+            self._kept["directive.md"] = given.text.encode("utf-8", "replace")
 
     # The workspace and the score.
 

@@ -21,7 +21,7 @@ def compose(subject: str, body: str, trailers: Mapping[str, str]) -> str:
     (letters, digits and `-` only), that `git am` takes for a diff, or that differs from another
     in case only.
     """
-    parts = [_clean_subject(subject), _clean_body(body), _block(trailers)]
+    parts = [_clean_subject(subject), clean_body(body), _block(trailers)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -35,6 +35,13 @@ def parse(message: str) -> tuple[str, str, dict[str, str]]:
     head, _, last = rest.rpartition("\n\n")
     found = _read_block(last)
     return (subject, rest, {}) if found is None else (subject, head.rstrip("\n"), found)
+
+
+def clean_body(body: str) -> str:
+    """A body as `compose` keeps it; cleaning it again changes nothing."""
+    text = _CONTROL.sub("", body.replace("\r\n", "\n").replace("\r", "\n"))
+    lines = (line.rstrip() for line in text.split("\n"))
+    return "\n".join(f" {line}" if _DANGEROUS.match(line) else line for line in lines).strip("\n")
 
 
 _KEY = re.compile(r"[A-Za-z0-9-]+")
@@ -60,12 +67,6 @@ def _clean_subject(subject: str) -> str:
     if len(text) > SUBJECT_LENGTH:
         text = text[: SUBJECT_LENGTH - 1].rstrip() + "…"
     return text or "(no subject)"
-
-
-def _clean_body(body: str) -> str:
-    text = _CONTROL.sub("", body.replace("\r\n", "\n").replace("\r", "\n"))
-    lines = (line.rstrip() for line in text.split("\n"))
-    return "\n".join(f" {line}" if _DANGEROUS.match(line) else line for line in lines).strip("\n")
 
 
 def _block(trailers: Mapping[str, str]) -> str:

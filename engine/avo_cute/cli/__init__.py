@@ -14,7 +14,7 @@ import click
 
 from .. import __version__
 from ..errors import AvoError
-from . import browse, doctor, run, verify
+from . import browse, doctor, evolve, knowledge, run, serve, verify
 
 
 class Main(click.Group):
@@ -69,7 +69,9 @@ def main(debug: bool) -> None:
 for command in (
     doctor.doctor,
     run.init,
-    run.evolve,
+    evolve.evolve,
+    evolve.ablate,
+    serve.mcp,
     run.evaluate,
     run.record,
     verify.verify,
@@ -79,5 +81,6 @@ for command in (
     browse.attempts,
     browse.diff,
     browse.checkout,
+    knowledge.knowledge,
 ):
     main.add_command(command)

@@ -1,11 +1,11 @@
-"""Commands that change a lineage or judge candidates: init, evolve, evaluate, record."""
+"""Commands that make a lineage or judge one candidate: init, evaluate, record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -62,86 +62,6 @@ def init(lineage_path: Path, task: str | None, fork: str | None, as_json: bool) 
         f"{lineage_path}: seed/{chosen.name} {commit[:10]}, {len(seed.files)} files, "
         f"{seed.upstream}"
     )
-
-
-@click.command(
-    epilog="Examples:\n\n  avo-cute evolve --attempts 8\n\n"
-    "  avo-cute evolve --target h200 --hours 12 --jobs 8\n\n"
-    "  avo-cute evolve --from best --workloads gqa --run gqa-port"
-)
-@o.lineage
-@o.task
-@o.target
-@o.run
-@o.workloads
-@o.option(
-    "--operator",
-    type=click.Choice(["auto", "search"]),
-    default="auto",
-    show_default=True,
-    help="Who varies. auto is search.",
-)
-@o.option(
-    "--strategy",
-    type=click.Choice(["sweep", "tpe", "random"]),
-    default="sweep",
-    show_default=True,
-    help="How search proposes: known ideas first and then what served each workload best combined, "
-    "by a model of the attempts, or at random (the ablation baseline).",
-)
-@o.option("--attempts", type=click.IntRange(1), help="Stop after this many more attempts.")
-@o.option("--hours", type=click.FloatRange(0, 1e6, min_open=True), help="Stop after this long.")
-@o.option("--seed", type=int, default=0, show_default=True, help="Seed of the proposals.")
-@o.option("--from", "from_rev", metavar="REV", help="Start a new run at any commit of the lineage.")
-@o.devices
-@o.jobs
-@o.option(
-    "--executor",
-    type=click.Choice(["local"]),
-    default="local",
-    show_default=True,
-    help="Where builds run.",
-)
-@o.unsafe
-@o.as_json
-def evolve(
-    lineage_path: Path,
-    task: str | None,
-    target: str | None,
-    run_name: str | None,
-    group: str | None,
-    operator: str,
-    strategy: Literal["sweep", "tpe", "random"],
-    attempts: int | None,
-    hours: float | None,
-    seed: int,
-    from_rev: str | None,
-    devices: str,
-    jobs: int,
-    executor: str,
-    unsafe: bool,
-    as_json: bool,
-) -> None:
-    """Evolve: the main job. Resumes the run it finds, creates what is missing.
-
-    Ctrl-C once finishes the attempt in hand, twice stops at once; nothing recorded is lost.
-    """
-    from ..build.cache import Cache
-    from ..evolve import Limits, make_operator
-    from ..evolve import evolve as engine
-    from ..plan import Wanted, open_run
-    from .show import Progress, print_outcome
-
-    if hours is not None and hours != hours:
-        raise click.BadParameter("nan is not a number of hours", param_hint="--hours")
-    wanted = Wanted(lineage_path, task, target, run_name, group, from_rev, unsafe, devices, jobs)
-    with Progress(quiet=as_json) as watch, building(jobs) as pool:
-        run = open_run(wanted, pool.map, watch)
-        Cache(run.bench.cache).prune()
-        with run.lineage.lock():
-            who = make_operator(operator, run.bench, strategy, seed)
-            ended = engine(run, who, Limits(attempts, hours))
-    print_outcome(run, ended, as_json)
 
 
 @click.command(

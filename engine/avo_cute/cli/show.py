@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from .table import print_measured
 if TYPE_CHECKING:
     from rich.status import Status as Spinner
 
+    from ..ablation import Outcome
     from ..bench import Bench
     from ..run import Run
 
@@ -131,6 +132,7 @@ def print_outcome(run: Run, ended: str, as_json: bool) -> None:
                 "outcomes": counts,
                 "score": run.standing.score,
                 "score_kind": run.bench.kind,
+                "spent": asdict(run.spent),
                 "git_log": command,
             }
         )
@@ -139,9 +141,36 @@ def print_outcome(run: Run, ended: str, as_json: bool) -> None:
     click.echo(f"Score-kind: {_KINDS[run.bench.kind]}\n\n{HEADER}")
     click.echo("\n".join(attempt_line(a) for a in fresh))
     said = ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
-    click.echo(f"\n{said or 'no attempts'}; best so far {run.standing.score:.4f} × the seed\n")
+    paid = f"; spent {run.spent}" if run.spent.tokens else ""
+    click.echo(
+        f"\n{said or 'no attempts'}; best so far {run.standing.score:.4f} × the seed{paid}\n"
+    )
     click.echo(f"Why each ended so:  avo-cute attempts --run {run.name};  avo-cute show NUMBER")
     click.echo(f"With plain git:\n\n  {command}")
+
+
+def print_arms(outcomes: Sequence[Outcome], as_json: bool) -> None:
+    """What the arms of an ablation came to."""
+    if as_json:
+        print_json({"arms": [asdict(o) for o in outcomes]})
+        return
+    form = "{:<16} {:>8} {:>9} {:>9} {:>5} {:>9} {:>12}  {}"
+    heads = ("arm", "attempts", "accepted", "score", "at", "USD", "tokens", "other outcomes")
+    click.echo("\n" + form.format(*heads))
+    for o in outcomes:
+        usd = f"{o.spent.usd:.2f}" if o.spent.priced else "unknown"
+        rest = [f"{n} {s}" for s, n in sorted(o.statuses.items()) if s != "accepted"]
+        told = (
+            o.arm,
+            o.attempts,
+            o.statuses.get("accepted", 0),
+            f"{o.score:.4f}",
+            o.best_at or "-",
+        )
+        click.echo(form.format(*told, usd, f"{o.spent.tokens:,}", ", ".join(rest)))
+    kinds = " and ".join(dict.fromkeys(o.kind for o in outcomes))
+    click.echo(f"\nScore-kind: {kinds}. One run of an arm is one draw: arms differ by chance too, ")
+    click.echo("and only --repeats shows by how much.")
 
 
 def git_log(run: Run) -> str:

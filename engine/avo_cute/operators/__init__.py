@@ -161,6 +161,11 @@ class Desk(Session, Protocol):
         """Count what a model's answer cost."""
         ...
 
+    @property
+    def left(self) -> Callable[[], str]:
+        """Says in words what the run may still spend; empty without a limit."""
+        ...
+
 
 class Operator(Protocol):
     """Varies: runs one session."""

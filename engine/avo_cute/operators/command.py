@@ -38,9 +38,11 @@ _LIMITS = sandbox.Limits(
 
 @dataclass(frozen=True, slots=True)
 class CommandOperator:
-    """The operator; `command` is split into words as a shell would, then filled in."""
+    """The operator; `command` is split into words as a shell would, then filled in. Without
+    `remember` the prompt says nothing of earlier attempts."""
 
     command: str
+    remember: bool = True
 
     def __post_init__(self) -> None:
         try:
@@ -81,7 +83,7 @@ class CommandOperator:
                 "prompt": str(Path(folder, "prompt.md")),
                 "message": str(Path(folder, "message.txt")),
             }
-            Path(places["prompt"]).write_text(_prompt(session, places, last))
+            Path(places["prompt"]).write_text(_prompt(session, places, last, self.remember))
             done = self._run(session, places)
             said = sandbox.read_regular(Path(places["message"]), MESSAGE_BYTES) or b""
         kept = f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -105,8 +107,11 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
     return word
 
 
-def _prompt(session: Desk, places: Mapping[str, str], last: str) -> str:
+def _prompt(session: Desk, places: Mapping[str, str], last: str, remember: bool) -> str:
     named = {key: places[key] for key in ("workspace", "message")}
     task = prompt("command", **session.about(), **named)
     ended = f"# How the last attempt ended\n\n{last}" if last else ""
-    return "\n\n".join(part for part in (task, session.brief(), ended) if part) + "\n"
+    return (
+        "\n\n".join(part for part in (task, session.brief() if remember else "", ended) if part)
+        + "\n"
+    )

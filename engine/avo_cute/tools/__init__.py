@@ -1,6 +1,7 @@
 """Tools: what an agent can do in a session, as plain functions that take and return text.
 
     files.py   list, view, search, str_replace, insert, create, restore, shell: the workspace
+    folder.py  the workspace on disk, where nothing is trusted
     judge.py   build, evaluate, profile: the engine's judgement of it
     past.py    lineage_log, lineage_show, lineage_diff, lineage_search: every earlier attempt
     study.py   knowledge_search, knowledge_read, note: the knowledge base, and what was learnt
@@ -13,23 +14,24 @@ model is an answer that says what to do instead. `MachineFailed` passes through.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import ArgsKwargs
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ..errors import Refused
 from ..operators import Desk
 from .files import Files
 from .judge import Judge
 from .past import Past
+from .quoting import defused
 from .study import Knowledge, Passage, Study
 
-ANSWER_CHARACTERS = 16_000  # of one tool call: about 4,000 tokens
+ANSWER_BYTES = 16_000  # of one tool call: about 4,000 tokens
 
-__all__ = ["Answer", "Knowledge", "Passage", "Toolbox", "bounded", "name_of", "toolbox"]
+__all__ = ["Answer", "Knowledge", "Passage", "Toolbox", "bounded", "toolbox"]
 
 Function = Callable[..., str]
 
@@ -45,12 +47,10 @@ class Answer:
 class Toolbox:
     """The tools of one session, by name."""
 
-    def __init__(self, functions: Iterable[Function]) -> None:
-        self._functions = {name_of(f): f for f in functions}
-        self._checks = {name: _check(f) for name, f in self._functions.items()}
-
-    def __iter__(self) -> Iterator[Function]:
-        return iter(self._functions.values())
+    def __init__(self, functions: Iterable[Function], most: int = ANSWER_BYTES) -> None:
+        self._most = most  # bytes of an answer
+        self._functions = {f.__name__: f for f in functions}
+        self._inputs = {name: _input_of(f) for name, f in self._functions.items()}
 
     @property
     def names(self) -> list[str]:
@@ -60,10 +60,10 @@ class Toolbox:
         """What a model is told about a tool."""
         return inspect.getdoc(self._functions[name]) or ""
 
-    def schema(self, name: str) -> Mapping[str, object]:
+    def schema(self, name: str) -> dict[str, Any]:
         """The JSON schema of a tool's input; the same bytes in every process."""
-        schema = self._checks[name].json_schema()
-        for described in schema.get("properties", {}).values():
+        schema = self._inputs[name].model_json_schema()
+        for described in (schema, *schema["properties"].values()):
             described.pop("title", None)
         return schema
 
@@ -72,12 +72,17 @@ class Toolbox:
         if name not in self._functions:
             return Answer(f"there is no tool {name[:80]!a}: use {', '.join(self.names)}", True)
         try:
-            text = self._checks[name].validate_python(ArgsKwargs((), dict(given)))
+            asked = self._inputs[name].model_validate(dict(given))
         except ValidationError as error:
             return Answer(_wrong_input(name, error), True)
+        arguments = {field: getattr(asked, field) for field in type(asked).model_fields}
+        if odd := [field for field, value in arguments.items() if _NO_TEXT.search(str(value))]:
+            return Answer(f"{name} cannot take this input: {odd[0]}: it is not plain text", True)
+        try:
+            text = self._functions[name](**arguments)
         except Refused as error:
-            return Answer(bounded(str(error)), True)
-        return Answer(bounded(text) or "(nothing)")
+            return Answer(bounded(defused(str(error)), 4000), True)
+        return Answer(bounded(text, self._most) or "(nothing)")
 
 
 def toolbox(session: Desk, knowledge: Knowledge | None) -> Toolbox:
@@ -108,23 +113,29 @@ def toolbox(session: Desk, knowledge: Knowledge | None) -> Toolbox:
     )
 
 
-def name_of(function: Function) -> str:
-    return function.__name__
-
-
-def bounded(text: str, limit: int = ANSWER_CHARACTERS) -> str:
-    """At most about `limit` characters: the beginning and the end, and what was left out."""
-    if len(text) <= limit:
+def bounded(text: str, limit: int = ANSWER_BYTES) -> str:
+    """At most about `limit` bytes: the beginning and the end, and how much was left out."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
         return text
     half = limit // 2
-    left = len(text) - 2 * half
-    return f"{text[:half]}\n[… {left} characters left out …]\n{text[-half:]}"
+    left = len(data) - 2 * half
+    first, last = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
+    return f"{first}\n[… {left} bytes left out …]\n{last}"
 
 
-def _check(function: Function) -> TypeAdapter[Any]:
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # neither git, nor a shell, nor a file may be given it
+
+
+def _input_of(function: Function) -> type[BaseModel]:
     # Strict: a model that sends "3" for a number, or a name we do not know, is told so.
-    about = ConfigDict(extra="forbid", title=name_of(function))
-    return TypeAdapter(cast(Any, function), config=about)
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {
+        name: (hints[name], ... if p.default is p.empty else p.default)
+        for name, p in inspect.signature(function).parameters.items()
+    }
+    settings = ConfigDict(extra="forbid", strict=True)
+    return create_model(function.__name__, __config__=settings, **fields)
 
 
 def _wrong_input(name: str, error: ValidationError) -> str:
@@ -132,4 +143,4 @@ def _wrong_input(name: str, error: ValidationError) -> str:
         f"{'.'.join(map(str, e['loc'])) or 'input'}: {e['msg']}"
         for e in error.errors(include_url=False, include_input=False)
     ]
-    return bounded(f"{name} cannot take this input: {'; '.join(wrong)}", 2000)
+    return bounded(defused(f"{name} cannot take this input: {'; '.join(wrong)}"), 2000)

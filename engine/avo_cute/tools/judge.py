@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from ..history import seen
+from ..errors import MachineFailed, Refused
+from ..history import SEEN
 from ..operators import Desk, Proposal
 from ..records import Attempt, Facts, Status, Verdict
 from .quoting import quoted
 
-Line = Annotated[str, Field(min_length=1, max_length=2000)]
+Line = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
 
 
 class Judge:
@@ -35,7 +36,8 @@ class Judge:
         self,
         subject: Annotated[
             str,
-            Field(min_length=4, max_length=55, description="Imperative, e.g. Split P at half."),
+            StringConstraints(strip_whitespace=True, min_length=4, max_length=55),
+            Field(description="Imperative, e.g. Split P at half."),
         ],
         hypothesis: Annotated[Line, Field(description="Why this should be faster.")],
         prediction: Annotated[Line, Field(description="Which workloads gain, and how much.")],
@@ -45,9 +47,12 @@ class Judge:
         Always becomes a commit; accepted only if it is better beyond doubt: that ends the
         session."""
         parts = {"Hypothesis": hypothesis, "Prediction": prediction, "What changed": change}
-        body = "\n\n".join(f"{title}: {text.strip()}" for title, text in parts.items())
-        attempt = self._session.evaluate(Proposal(subject, body, {}))
-        return attempt_text(attempt)
+        body = "\n\n".join(f"{title}: {text}" for title, text in parts.items())
+        judge = self._session.prepare(Proposal(subject, body, {}))
+        try:
+            return attempt_text(judge())
+        except Refused as error:  # the lineage's word, and nothing the agent could do about it
+            raise MachineFailed(str(error)) from error
 
     def profile(self) -> str:
         """Where the time of the version in the workspace goes: hardware counters where this machine
@@ -65,8 +70,8 @@ def attempt_text(attempt: Attempt) -> str:
     kind = attempt.trailers.get("Score-kind")
     told += [f"{kind} score"] if kind else []
     ended = "The session ends here." if attempt.status is Status.ACCEPTED else _NEXT[attempt.status]
-    _, _, details = attempt.body.partition("\n\nWhat was seen: ")
-    return f"{', '.join(told)}\n{quoted('engine', details or seen(attempt))}\n{ended}"
+    _, _, details = attempt.body.partition(SEEN)
+    return f"{', '.join(told)}\n{quoted('engine', details or attempt.status)}\n{ended}"
 
 
 _NEXT = {
@@ -83,16 +88,19 @@ _NEXT = {
 
 
 def _build_text(verdict: Verdict, before: Mapping[str, Facts]) -> str:
-    if not verdict.facts:
-        told = quoted("compiler", verdict.detail or verdict.reason)
-        return f"{verdict.status}: {_first_line(verdict.reason)}\n{told}"
-    lines = [f"{verdict.status}: {_first_line(verdict.reason)}"]
+    if verdict.status is not Status.NO_CHANGE:  # a build alone is compared with nothing
+        told = "" if verdict.detail.startswith(verdict.reason) else f"{verdict.reason}\n"
+        return f"{verdict.status}\n{quoted('compiler', told + verdict.detail)}"
+    lines = []
     for name, facts in verdict.facts.items():
         lines.append(f"{name}: {_facts(facts)}")
-        if name in before and before[name] != facts:
-            lines.append(f"{'  incumbent':{len(name)}}: {_facts(before[name])}")
+        if name in before:
+            same = before[name].cubin_sha256 == facts.cubin_sha256
+            then = "the same machine code" if same else _facts(before[name])
+            lines.append(f"  incumbent: {then}")
     lines += [f"worth a look: {line}" for line in verdict.signals]
-    return quoted("build", "\n".join(lines))
+    told = "\n".join(lines)
+    return f"it builds\n{quoted('build', told)}"
 
 
 def _facts(facts: Facts) -> str:
@@ -104,7 +112,3 @@ def _facts(facts: Facts) -> str:
         f"{facts.instructions} instructions ({mix}), {facts.barrier_waits} barrier waits, "
         f"{facts.fences} fences"
     )
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0][:300] if text.strip() else ""

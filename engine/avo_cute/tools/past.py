@@ -14,9 +14,10 @@ from ..records import Attempt, Status
 from .quoting import quoted
 
 SHOWN = 40  # attempts at once
-DIFF_CHARACTERS = 14_000
 
-Rev = Annotated[str, Field(description="An attempt's number, a commit, best, or parent.")]
+Rev = Annotated[
+    str, Field(max_length=200, description="An attempt's number, a commit, best, or parent.")
+]
 
 
 class Past:
@@ -28,7 +29,8 @@ class Past:
     def lineage_log(
         self,
         status: Annotated[
-            str, Field(description="Only these, e.g. accepted or build-failed; empty: all.")
+            str,
+            Field(max_length=40, description="Only these, such as equal; empty: all."),
         ] = "",
         before: Annotated[int, Field(ge=0, description="Only attempts below this number.")] = 0,
     ) -> str:
@@ -41,7 +43,8 @@ class Past:
             for a in self._session.history()
             if (not status or a.status == status) and (not before or a.number < before)
         ]
-        return _listing(found[::-1], "attempts")
+        more = f"before={found[-SHOWN].number}" if len(found) > SHOWN else ""
+        return _listing(found[::-1], more)
 
     def lineage_show(self, rev: Rev) -> str:
         """Show one attempt whole: what it was to do, what was seen, and its trailers."""
@@ -53,16 +56,17 @@ class Past:
         self,
         rev: Rev,
         against: Annotated[
-            str, Field(description="The older version; empty: what the attempt started from.")
+            str,
+            Field(
+                max_length=200,
+                description="The older one; empty: what the attempt started from.",
+            ),
         ] = "",
     ) -> str:
         """Show the source change of an attempt against its parent, or between any two versions."""
         lineage, commit = self._session.lineage, self._commit(rev)
         old = self._commit(against) if against else lineage.attempt(commit).parent
         text = lineage.diff(old, commit)
-        if len(text) > DIFF_CHARACTERS:
-            left = len(text) - DIFF_CHARACTERS
-            text = f"{text[:DIFF_CHARACTERS]}\n[… {left} characters more …]"
         return quoted("lineage", text) if text else "the two have the same source"
 
     def lineage_search(
@@ -76,19 +80,19 @@ class Past:
         """Find attempts of all runs, failed ones included, whose message speaks of a text or whose
         change adds or removes it: has this been tried, and what came of it?"""
         repo = self._session.lineage.repo
-        found = search(repo, text, changes=where == "changes", limit=SHOWN)
-        return _listing(found, "attempts", run=True)
+        found = search(repo, text, changes=where == "changes", limit=SHOWN + 1)
+        return _listing(found, "search for something narrower", run=True)
 
     def _commit(self, rev: str) -> str:
         return self._session.resolve(rev)
 
 
-def _listing(found: Sequence[Attempt], what: str, run: bool = False) -> str:
+def _listing(found: Sequence[Attempt], more: str, run: bool = False) -> str:
     if not found:
-        return f"no such {what}"
+        return "no such attempts"
     lines = [_line(a, run) for a in found[:SHOWN]]
     if len(found) > SHOWN:
-        lines.append(f"… and {len(found) - SHOWN} more: before={found[SHOWN - 1].number}")
+        lines.append(f"… and more: {more}")
     return quoted("lineage", "\n".join(lines))
 
 

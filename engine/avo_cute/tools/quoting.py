@@ -13,10 +13,11 @@ from ..sandbox import printable
 
 def quoted(source: str, text: str) -> str:
     """`text` as data from `source`, without control characters and without a mark of its own."""
-    return f'<data from="{source}">\n{_defused(text).rstrip()}\n</data>'
+    return f'<data from="{source}">\n{defused(text).rstrip()}\n</data>'
 
 
-def _defused(text: str) -> str:
+def defused(text: str) -> str:
+    """`text` without control characters and marks, for words of ours that name something."""
     return _MARK.sub(lambda found: found[0].replace("<", "‹"), printable(text))
 
 

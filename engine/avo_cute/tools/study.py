@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from ..errors import BadInput
 from ..operators import Desk
@@ -35,6 +35,9 @@ class Knowledge(Protocol):
         ...
 
 
+Note = Annotated[str, StringConstraints(strip_whitespace=True, min_length=3, max_length=1500)]
+
+
 class Study:
     """Tools on the knowledge base and on the session's notes."""
 
@@ -51,12 +54,13 @@ class Study:
         return quoted("knowledge", "\n".join(lines)) if lines else "nothing found: use other words"
 
     def knowledge_read(
-        self, passage: Annotated[str, Field(description="The id that a search gave.")]
+        self,
+        passage: Annotated[str, Field(max_length=300, description="The id that a search gave.")],
     ) -> str:
         """Read one passage of the knowledge base whole."""
         return quoted("knowledge", self._base().read(passage))
 
-    def note(self, text: Annotated[str, Field(min_length=3, max_length=1500)]) -> str:
+    def note(self, text: Note) -> str:
         """Write down what you learnt, for the sessions after this one: what works, what does not
         and why, what to try next. They see nothing else of yours but the attempts."""
         self._session.note(text)
@@ -66,7 +70,3 @@ class Study:
         if self._knowledge is None:
             raise BadInput("this run has no knowledge base")
         return self._knowledge
-
-
-def _start(text: str) -> str:
-    return " ".join(text.split())[:300]
