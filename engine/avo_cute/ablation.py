@@ -62,8 +62,8 @@ def arms_of(names: Sequence[str], repeats: int) -> list[str]:
 def choice_of(arm: str, base: Choice) -> Choice:
     """What an arm is: the base, with what it does without. The seed tells repeats apart."""
     name, _, number = arm.rpartition("-") if arm not in ARMS else (arm, "", "")
-    changed = replace(base, operator="agent", **ARMS[name])  # type: ignore[arg-type]
-    return replace(changed, seed=base.seed + (int(number) if number else 0)).settled()
+    changed = {"operator": "agent", "seed": base.seed + int(number or 0), **ARMS[name]}
+    return replace(base, **changed).settled()  # type: ignore[arg-type]
 
 
 def ablate(
@@ -109,7 +109,7 @@ def _outcome(run: Run, arm: str, limits: Limits) -> Outcome:
         arm=arm,
         run=run.name,
         attempts=len(attempts),
-        statuses=Counter(str(a.status) for a in attempts),
+        statuses=dict(Counter(str(a.status) for a in attempts)),
         score=1.0 if best is None else _score(best),
         interval="" if best is None else best.trailers.get("Score-interval", ""),
         kind=run.bench.kind if best is None else kind_of(best),

@@ -65,8 +65,9 @@ class Run:
         start = ""
         if name not in self.lineage.runs():
             start = self._start or run_start(self.lineage.repo, self.name)
-        elif (facts := self.lineage.run_facts(name)) != self._facts():
-            raise BadInput(f"run {name} exists already, with other facts: {facts}")
+        elif other := set(self._facts().items()) - set(self.lineage.run_facts(name).items()):
+            said = ", ".join(f"{key} {value}" for key, value in sorted(other))
+            raise BadInput(f"run {name} exists already and is not of {said}: use another name")
         return Run(self.lineage, self.bench, name, self.group, self.watch, start)
 
     @property
