@@ -88,3 +88,22 @@ def test_json_and_the_exit_code():
     listed = json.loads(done.stdout)
     assert done.returncode == (3 if any(x["needed"] and not x["ok"] for x in listed) else 0)
     assert len({entry["name"] for entry in listed}) == len(listed)
+
+
+@pytest.mark.parametrize(
+    ("found", "ok", "says"),
+    [
+        ({}, False, "no ANTHROPIC_API_KEY"),
+        ({"ANTHROPIC_API_KEY": "k"}, True, "ANTHROPIC_API_KEY is set, not tried"),
+        ({"ANTHROPIC_AUTH_TOKEN": "t"}, True, "ANTHROPIC_AUTH_TOKEN is set, not tried"),
+        ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://x"}, True, ", at http://x"),
+    ],
+)
+def test_the_key_is_named_and_never_shown(monkeypatch, found, ok, says):
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    line = next(line for line in check() if line.name == "key")
+    assert line.ok is ok and says in line.says
+    assert not line.needed and "ANTHROPIC_API_KEY" in line.remedy

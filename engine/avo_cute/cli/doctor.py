@@ -217,12 +217,16 @@ def _sanitizer() -> Line:
 
 
 def _key() -> Line:
-    there = bool(os.environ.get("ANTHROPIC_API_KEY"))
+    from ..choice import KEYS, MODEL
+
+    there = next((key for key in KEYS if os.environ.get(key)), "")
+    address = os.environ.get("ANTHROPIC_BASE_URL", "")
+    says = f"{there} is set, not tried: evolve asks {MODEL}" if there else f"no {KEYS[0]}"
     return Line(
         "key",
-        there,
-        "ANTHROPIC_API_KEY is set" if there else "no ANTHROPIC_API_KEY",
-        "not needed by the search operator",
+        bool(there),
+        f"{says}, at {address}" if there and address else says,
+        f"for the agent set {KEYS[0]}; search and commands of yours need none",
     )
 
 
