@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ..records import Status
+from ..records import Attempt, Status
 from . import options as o
+from .glance import Wish, bounds, gain_on, story, why, wish, wish_of_accepted, workloads_of
 
 if TYPE_CHECKING:
     from ..lineage import Lineage
 
 
-@click.command(epilog="Example:\n\n  avo-cute log --run fa4-b200-20261201")
-@o.lineage
-@o.run
-@o.as_json
-def log(lineage_path: Path, run_name: str | None, as_json: bool) -> None:
-    """The accepted versions of a run, newest first."""
-    from .show import HEADER, attempt_json, attempt_line, print_json
-
-    lineage, name = _open(lineage_path, run_name)
-    accepted = [a for a in lineage.attempts(name) if a.status is Status.ACCEPTED][::-1]
-    if as_json:
-        print_json([attempt_json(a) for a in accepted])
-        return
-    click.echo(f"{_heading(lineage, name)}: {len(accepted)} accepted")
-    if accepted:
-        click.echo("\n".join([HEADER, *(attempt_line(a) for a in accepted)]))
-
-
 @click.command(
-    epilog="Examples:\n\n  avo-cute attempts --status build-failed\n\n  avo-cute attempts --json"
+    epilog="Examples:\n\n  avo-cute log --run fa4-b200-20261201\n\n"
+    "  avo-cute log --workload mha-causal-32k --last 5"
 )
 @o.lineage
 @o.run
-@o.option("--status", type=click.Choice([str(s) for s in Status]), help="Only these.")
+@wish_of_accepted
 @o.as_json
-def attempts(lineage_path: Path, run_name: str | None, status: str | None, as_json: bool) -> None:
-    """Every attempt of a run, oldest first, failed ones too."""
-    from .show import HEADER, attempt_json, attempt_line, print_json
-
+def log(lineage_path: Path, run_name: str | None, wish: Wish, as_json: bool) -> None:
+    """The accepted versions of a run, newest first."""
     lineage, name = _open(lineage_path, run_name)
-    found = [a for a in lineage.attempts(name) if status is None or a.status == status]
-    if as_json:
-        print_json([attempt_json(a) for a in found])
-        return
-    click.echo("\n".join([_heading(lineage, name), HEADER, *(attempt_line(a) for a in found)]))
+    accepted = [a for a in lineage.attempts(name) if a.status is Status.ACCEPTED and a.number > 0]
+    _print_list(lineage, name, wish, accepted, as_json)
+
+
+@click.command(
+    epilog="Examples:\n\n  avo-cute attempts --status build-failed --status crashed\n\n"
+    "  avo-cute attempts --operator agent --text tmem --last 20\n\n  avo-cute attempts --json"
+)
+@o.lineage
+@o.run
+@wish
+@o.as_json
+def attempts(lineage_path: Path, run_name: str | None, wish: Wish, as_json: bool) -> None:
+    """Every attempt of a run, oldest first, and why each ended as it did."""
+    lineage, name = _open(lineage_path, run_name)
+    _print_list(lineage, name, wish, lineage.attempts(name), as_json, reasons=True)
 
 
 @click.command(epilog="Examples:\n\n  avo-cute show best\n\n  avo-cute show 17")
@@ -136,9 +130,34 @@ def checkout(
     click.echo(f"{directory}: {commit[:10]} {lineage.subject(commit)}")
 
 
-def _heading(lineage: Lineage, run: str) -> str:
-    facts = lineage.run_facts(run)
-    return f"{run} ({facts['Task']} for {facts['Target']}, workloads {facts['Workloads']})"
+def _print_list(
+    lineage: Lineage,
+    run: str,
+    wish: Wish,
+    attempts: Sequence[Attempt],
+    as_json: bool,
+    *,
+    reasons: bool = False,
+) -> None:
+    """Attempts under the story of their run; accepted ones alone come newest first."""
+    from .show import HEADER, attempt_json, attempt_line, print_json
+
+    workloads = workloads_of(lineage, run)
+    found = wish.of(attempts, workloads)
+    found = found if reasons else found[::-1]
+    if as_json:
+        print_json([attempt_json(a) for a in found])
+        return
+    click.echo("\n".join(story(lineage, run, lineage.attempts(run))))
+    if found:
+        click.echo(f"\n{HEADER}")
+    for attempt in found:
+        line = attempt_line(attempt) + ("" if reasons else bounds(attempt))
+        if wish.workload is not None:
+            line += f"  {(gain_on(attempt, wish.workload, workloads) or 1.0) - 1:+.2%} there"
+        click.echo(line)
+        if reasons and attempt.number > 0:
+            click.echo(click.style(why(attempt), dim=True))
 
 
 def _open(path: Path, run_name: str | None) -> tuple[Lineage, str]:
