@@ -98,6 +98,26 @@ def test_every_attempt_is_a_commit_with_its_trailers(evolved, avo):
     assert len(set(trees)) == len(trees), "search never proposes what was tried"
 
 
+def test_a_run_at_a_glance(evolved, avo):
+    listed = json.loads(avo("attempts", "--run", "r1", "--json").stdout)
+    shown = avo("attempts", "--run", "r1").stdout
+    assert "r1 (softmax for b200, workloads " in shown and "\nended  " in shown
+    assert "cost" not in shown, "no model was asked and no GPU used"
+    for a in listed[1:]:
+        line = shown.index(f"  {a['subject']}\n")
+        assert shown[line:].splitlines()[1].strip(), "why it ended so"
+    failed = avo("attempts", "--run", "r1", "--status", "equal", "--status", "rejected", "--json")
+    wanted = [a["attempt"] for a in listed if a["status"] in ("equal", "rejected")]
+    assert [a["attempt"] for a in json.loads(failed.stdout)] == wanted
+    assert json.loads(avo("attempts", "--run", "r1", "--operator", "agent", "--json").stdout) == []
+    assert len(json.loads(avo("attempts", "--run", "r1", "--last", "2", "--json").stdout)) == 2
+    accepted = [a for a in listed if a["status"] == "accepted"]
+    log = avo("log", "--run", "r1").stdout
+    assert ("█" in log) == bool(accepted) and f"{len(accepted)} accepted" in log
+    refused = avo("log", "--run", "r1", "--workload", "mha", code=1).stderr
+    assert "no workload mha in this run: softmax-" in refused
+
+
 def test_accepted_attempts_form_the_branch(evolved, avo):
     lineage, _ = evolved
     attempts = json.loads(avo("attempts", "--json").stdout)
