@@ -20,7 +20,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 evolve: setup
-	$(BIN)/avo-cute evolve --target b200 --attempts $(ATTEMPTS) --jobs $(JOBS)
+	$(BIN)/avo-cute evolve --operator search --target b200 --attempts $(ATTEMPTS) --jobs $(JOBS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -53,7 +53,8 @@ def files_of(run, number) -> dict[str, str]:
 def turns_of(run, number) -> list[dict]:
     """The turns of a session, in order, as the lineage has them."""
     files = files_of(run, number)
-    return [json.loads(files[path]) for path in sorted(files) if path.startswith("turns/")]
+    paths = sorted(p for p in files if p.startswith("turns/") and p.endswith(".json"))
+    return [json.loads(files[path]) for path in paths]
 
 
 def tokens_kept(run, number) -> int:
@@ -63,9 +64,9 @@ def tokens_kept(run, number) -> int:
     return sum(int(part.partition("=")[2]) for part in told)
 
 
-def tokens_billed(server) -> int:
-    """What the server has billed for answers that it began."""
-    return sum(v for u in server.usages for k, v in u.items() if k.endswith("_tokens"))
+def tokens_billed(server, answers=None) -> int:
+    """What the server has billed for the answers that it began, or for the first of them."""
+    return sum(v for u in server.usages[:answers] for k, v in u.items() if k.endswith("_tokens"))
 
 
 def assert_appended(requests) -> None:
@@ -94,7 +95,7 @@ class Office:
     """A run, and sessions of it in which a script works; what was asked stays to be looked at."""
 
     def __init__(self, run, monkeypatch):
-        self.run, self._monkeypatch = run, monkeypatch
+        self.run, self.monkeypatch = run, monkeypatch
         self.session = self.server = None
 
     def work(self, agent, operator, stop=lambda: False, left=str):
@@ -109,7 +110,7 @@ class Office:
                 return refused(f"the script is surprised: {error!r}")
 
         try:
-            with asking(self._monkeypatch, script) as (model, self.server):
+            with asking(self.monkeypatch, script) as (model, self.server):
                 who = operator(model)
                 with self.run.session(who.name, stop, left) as self.session:
                     who.vary(self.session)

@@ -21,6 +21,7 @@ from .messages_server import (
     called,
     credit_spent,
     rate_limited,
+    results,
     serving,
     texts,
 )
@@ -319,6 +320,26 @@ def test_ctrl_c_finishes_the_step_in_hand(avo):
     assert done["ended"].startswith("interrupted") and len(done["attempts"]) <= 1
 
 
+@pytest.mark.parametrize("how", ["ctrl-c", "hours"])
+def test_who_waits_for_the_api_stops_waiting(avo, how):
+    asked = threading.Event()
+
+    def agent(request):
+        asked.set()
+        return rate_limited(600)
+
+    words = ("evolve", "--task", "softmax", "--target", "b200", "--workloads", "softmax-2k")
+    more = ("--hours", "0.002") if how == "hours" else ()
+    with serving(agent) as server:
+        process = avo.start(server, *words, "--run", "r", "--operator", "agent", "--json", *more)
+        assert asked.wait(120)
+        if how == "ctrl-c":
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["ended"].startswith("interrupted" if how == "ctrl-c" else "0.002 hours")
+
+
 # A command of the user's own.
 
 
@@ -365,12 +386,19 @@ def test_a_shell_script_is_an_agent(avo, tmp_path):
 
 def test_an_ablation_runs_every_arm_under_the_same_budget(avo):
     asked: list[dict] = []
+    found: list[str] = []
 
     def agent(request):
         if not request.get("tools"):
             assert '"vector": 8' in "\n".join(texts(request))
             return Answer("Subject: Do it in one go\nHypothesis: h\nPrediction: p\n\nNo change.")
         asked.append(request)
+        if len(called(request)) == 0 and any(
+            t["name"] == "lineage_search" for t in request["tools"]
+        ):
+            return Answer("Found before?", Use("lineage_search", {"text": "Try nothing"}))
+        if called(request)[-1:] and called(request)[-1][0] == "lineage_search":
+            found.append("\n".join(results(request)))
         return Answer(evaluate("Try nothing"))
 
     words = ("ablate", "--task", "softmax", "--target", "b200", "--workloads", "softmax-2k")
@@ -392,6 +420,7 @@ def test_an_ablation_runs_every_arm_under_the_same_budget(avo):
     has_base = {any(t["name"] == "knowledge_search" for t in r["tools"]) for r in asked}
     assert has_base == {True, False}
     assert any("No record of earlier attempts" in texts(r)[0] for r in asked)
+    assert found and all("no such attempts" in text for text in found), "arms see only themselves"
     names = git(avo, "for-each-ref", "--format=%(refname:lstrip=3)", "refs/heads/lineage").split()
     assert {f"ablation-{a}" for a in arms} == set(names)
 

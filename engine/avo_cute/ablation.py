@@ -75,7 +75,7 @@ def ablate(
     with interruptible(limits), closing(first.bench):
         turns = []
         for run, (operator, supervisor) in zip(runs, made, strict=True):
-            run.spent = _total(run)
+            run.alone, run.spent = True, _total(run)
             run.begun = run.spent.attempts
             run.begin()
             turns.append((run, sessions(run, operator, limits, supervisor)))

@@ -24,6 +24,7 @@ MAX_TOKENS = 32_000  # of one answer, thinking included
 STEPS = 250  # answers of one session
 CONTEXT_TOKENS = 160_000  # a conversation longer than this costs more than a new session learns
 ROOM_TOKENS = 130_000  # from here on the agent is told to write down what it learnt
+REMIND = 20  # answers after which the agent is told again what is left to spend
 IDLE = 3  # answers in a row without a tool call that end the session
 
 
@@ -44,10 +45,13 @@ class Agent:
 
     def vary(self, session: Desk) -> bool:
         """One session. True: another one may find more."""
-        talk = Talk(self.model, session, system_prompt(session), toolbox(session, self.knowledge))
+        tools = toolbox(session, self.knowledge, self.remember)
+        talk = Talk(self.model, session, system_prompt(session), tools)
         talk.say(opening(session, self.remember))
         while not (session.over() or talk.ended):
             talk.act(talk.reply())
+        if talk.ended:
+            session.keep("ended.txt", f"{talk.ended}\n".encode("utf-8", "replace"))
         return True
 
 
@@ -58,7 +62,7 @@ class Talk:
         self._model, self._session, self._system, self._tools = model, session, system, tools
         self._offered = [Tool(n, tools.description(n), tools.schema(n)) for n in tools.names]
         self._turns: list[Turn] = []
-        self._replies = self._idle = self._length = 0
+        self._replies = self._idle = self._length = self._kept = 0
         self.ended = ""  # why, once it has
 
     def say(self, text: str) -> None:
@@ -70,7 +74,8 @@ class Talk:
         ask = Ask(self._system, tuple(self._turns), tuple(self._offered), MAX_TOKENS)
         reply = paid(self._session, self._model, ask)
         if reply.turn.content:  # an empty turn cannot be sent back
-            self._append(reply.turn)
+            self._turns.append(reply.turn)
+        self._keep(reply.turn, stop=reply.stop, tokens=reply.usage.tokens)
         self._replies += 1
         self._length = reply.length
         if self._replies >= STEPS:
@@ -86,18 +91,21 @@ class Talk:
     def _use_tools(self, reply: Reply) -> None:
         if not reply.uses:
             return self._nudge(reply)
-        self._idle = 0
         results = []
         for use in reply.uses:  # in order: two edits may rest on each other
             if use.input is None:
                 results.append(Answered(use.id, use.error, True))
-            elif self._session.over():
+            elif self._session.over() and use.name != "note":
                 results.append(Answered(use.id, "not done: the session is over", True))
             else:
                 answer = self._tools.use(use.name, use.input)
                 results.append(Answered(use.id, answer.text, answer.error))
         judged = any(use.name == "evaluate" for use in reply.uses)
         self._append(tool_results(results, self._room(judged)))
+        if all(use.input is None for use in reply.uses):
+            self._count_idle()
+        else:
+            self._idle = 0
 
     def _cut(self, reply: Reply) -> None:
         """The answer reached its limit: a tool call in it is half of one and is not run."""
@@ -105,11 +113,10 @@ class Talk:
             return self._nudge(reply)
         text = "not done: the answer was cut at its limit; make several smaller edits instead"
         self._append(tool_results([Answered(use.id, text, True) for use in reply.uses]))
+        self._count_idle()
 
     def _nudge(self, reply: Reply) -> None:
-        self._idle += 1
-        if self._idle >= IDLE:
-            self.ended = f"{IDLE} answers in a row without a tool call"
+        if self._count_idle():
             return
         tried = self._session.tried
         what = "Nothing counts before `evaluate` has judged it" if not tried else "Not accepted yet"
@@ -117,11 +124,14 @@ class Talk:
         text = f"{what}, and the session goes on: use a tool, or note what you learnt."
         self._append(tool_results(unanswered, text) if unanswered else user_text(text))
 
-    def _go_on(self, reply: Reply) -> None:
-        """A pause of the API's own: the same conversation goes on as it is."""
+    def _count_idle(self) -> bool:
+        self._idle += 1
+        if self._idle >= IDLE:
+            self.ended = f"{IDLE} answers in a row without a complete tool call"
+        return bool(self.ended)
 
     def _refused(self, reply: Reply) -> None:
-        self.ended = "the model refused to go on"
+        self.ended = f"the model refused to go on {reply.text[:500]}"
 
     def _full(self, reply: Reply) -> None:
         self.ended = "the conversation is full"
@@ -129,7 +139,7 @@ class Talk:
     def _room(self, judged: bool) -> str:
         """What the agent should know about its means before it goes on."""
         told = []
-        if judged and (left := self._session.left()):
+        if (judged or self._replies % REMIND == 0) and (left := self._session.left()):
             told.append(f"Left to spend: {left}.")
         if self._length >= ROOM_TOKENS:
             told.append("This conversation is nearly full: note what you learnt, then evaluate.")
@@ -137,8 +147,12 @@ class Talk:
 
     def _append(self, turn: Turn) -> None:
         self._turns.append(turn)
-        kept = json.dumps({"role": turn.role, "content": turn.content}, ensure_ascii=False)
-        self._session.keep(f"turns/{len(self._turns):04d}.json", kept.encode("utf-8", "replace"))
+        self._keep(turn)
+
+    def _keep(self, turn: Turn, **facts: object) -> None:
+        self._kept += 1
+        text = json.dumps({"role": turn.role, "content": turn.content, **facts}, ensure_ascii=False)
+        self._session.keep(f"turns/{self._kept:04d}.json", text.encode("utf-8", "replace"))
 
 
 _ACTIONS: dict[str, Callable[[Talk, Reply], None]] = {
@@ -146,7 +160,7 @@ _ACTIONS: dict[str, Callable[[Talk, Reply], None]] = {
     "max_tokens": Talk._cut,
     "end_turn": Talk._nudge,
     "stop_sequence": Talk._nudge,
-    "pause_turn": Talk._go_on,
+    "pause_turn": Talk._nudge,  # only tools that the API runs itself pause, and it has none of ours
     "refusal": Talk._refused,
     "model_context_window_exceeded": Talk._full,
 }

@@ -42,7 +42,7 @@ class Spent:
     def __str__(self) -> str:
         """For people: `4.10 USD, 812,340 tokens, 17 attempts`."""
         usd = f"{self.usd:.2f} USD" if self.priced else f"{self.usd:.2f} USD and unpriced tokens"
-        return f"{usd}, {self.tokens:,} tokens, {self.attempts} attempts"
+        return f"{usd}, {self.tokens:,} tokens, {_count(self.attempts, 'attempt')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,8 @@ class Budget:
             (self.hours, elapsed_s / 3600, "{:.1f} hours"),
             (self.gpu_seconds, spent.gpu_seconds, "{:,.0f} GPU seconds"),
         )
-        return ", ".join(
-            form.format(max(0.0, limit - now)) for limit, now, form in amounts if limit is not None
-        )
+        told = ((form, max(0.0, limit - now)) for limit, now, form in amounts if limit is not None)
+        return ", ".join(_one(form.format(left)) for form, left in told)
 
 
 def check(budget: Budget, model: str) -> None:
@@ -244,6 +243,10 @@ def _session(attempt: Attempt) -> int:
 
 def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
+
+
+def _one(text: str) -> str:
+    return text.removesuffix("s") if text.startswith("1 ") else text
 
 
 def _count(number: int, what: str) -> str:

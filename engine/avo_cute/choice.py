@@ -23,7 +23,7 @@ MODEL = "claude-opus-5-5"
 OPERATORS = ("auto", "agent", "single-turn", "search", "command")
 STRATEGIES = ("sweep", "tpe", "random")
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-TRIES = 48  # of one question, pauses of five minutes between most: a night's outage is waited for
+TRIES = 48  # of one question: about three hours of an API that refuses
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from functools import partial
 from types import FrameType
 
 from .budget import Budget, Spent
-from .errors import BadRequest
+from .errors import BadRequest, ModelFailed
 from .operators import Operator
 from .run import Run
 from .supervisor import Supervisor
@@ -54,6 +54,9 @@ def sessions(
                 more = operator.vary(session)
             except BadRequest as refused:  # this conversation cannot go on; another one may
                 run.watch.phase(f"the session ends: {refused}")
+            except ModelFailed:
+                if not limits.reached(run.committed):
+                    raise  # else it is only that nobody waits for an answer any more
         if not more:
             ended = "nothing left to try: every legal combination of the knobs was proposed"
             break

@@ -56,6 +56,7 @@ class Run:
         self.begun = self.done = 0  # attempts of this invocation: started, and recorded
         self.seen = Seen()
         self.spent = Spent()  # by this invocation
+        self.alone = False  # whether its operator may be told nothing of other runs
         self.sessions = self._infra = 0
         self._standing: Standing | None = None
         self._recording = Lock()

@@ -62,6 +62,7 @@ class OpenSession:
         self._workspace, self._keeping = RLock(), Lock()
         self._transcript: list[str] = []
         self._kept: dict[str, bytes] = {}  # of the transcript, not in git yet
+        self._told = False  # whether the operator keeps a transcript of its own
         workspace.export(run.lineage.repo, tree, folder)
 
     def direct(self, supervisor: Supervisor | None) -> None:
@@ -144,6 +145,10 @@ class OpenSession:
         return self.run.name
 
     @property
+    def alone(self) -> bool:
+        return self.run.alone
+
+    @property
     def start(self) -> str:
         return f"{self.commit[:10]} {self.lineage.subject(self.commit)}"
 
@@ -183,6 +188,7 @@ class OpenSession:
 
     def keep(self, name: str, data: bytes) -> None:
         """Keep a file of the transcript, in git at once."""
+        self._told = True
         with self._keeping:
             self._kept[name] = data
             self._flush()
@@ -196,7 +202,7 @@ class OpenSession:
 
     def close(self) -> None:
         """Keep the rest of the transcript; a session that did nothing leaves none."""
-        if not self.tried and not self._usage.usage.tokens:
+        if not (self.tried or self._told or self._usage.usage.tokens):
             return
         with self._keeping:
             if self._transcript:
@@ -238,7 +244,7 @@ class OpenSession:
 
     def _keep_unjudged(self) -> None:
         """Edits that no attempt has: the budget or a stop came first, and they were paid for."""
-        if not self._usage.usage.tokens:
+        if not self._told:
             return
         try:
             tree = self.tree()

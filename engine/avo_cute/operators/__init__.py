@@ -117,6 +117,11 @@ class Desk(Session, Protocol):
     @property
     def run_name(self) -> str: ...
 
+    @property
+    def alone(self) -> bool:
+        """Whether nothing of other runs may be told: it is compared with them."""
+        ...
+
     def tree(self) -> str:
         """The workspace as a tree; `BadInput` for what a candidate must not contain."""
         ...

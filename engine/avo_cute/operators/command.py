@@ -7,12 +7,18 @@ own and runs with the user's own rights: only what it leaves behind is judged as
     {workspace}   the folder to edit
     {prompt}      a file that says what to do, what was tried and how the last attempt ended
     {message}     a file to write: a subject line, a blank line, and the reasons
+
+The environment has the same as AVO_CUTE_WORKSPACE and so on, and AVO_CUTE_LINEAGE and AVO_CUTE_RUN,
+with which `avo-cute log`, `show` and `diff` find the past.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,13 +33,7 @@ from . import Desk, Proposal
 HOURS = 4  # of one call of the command
 IDLE = 3  # calls in a row that changed nothing, or failed, end the session
 MESSAGE_BYTES = 16 << 10
-_LIMITS = sandbox.Limits(
-    wall_s=HOURS * 3600.0,
-    cpu_s=1 << 30,
-    memory_bytes=1 << 50,
-    file_bytes=1 << 50,
-    output_bytes=256 << 10,
-)
+_PLACES = re.compile(r"\{(workspace|prompt|message)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class CommandOperator:
 
     command: str
     remember: bool = True
+    hours: float = HOURS
 
     def __post_init__(self) -> None:
         try:
@@ -51,6 +52,8 @@ class CommandOperator:
             raise BadInput(f"--command {self.command!r}: {error}") from None
         if not words:
             raise BadInput("--command is empty: say what to run, with {workspace} and {prompt}")
+        if shutil.which(words[0]) is None:
+            raise BadInput(f"--command: no program {words[0]!r} that can be run")
 
     @property
     def name(self) -> str:
@@ -58,21 +61,21 @@ class CommandOperator:
 
     def vary(self, session: Desk) -> bool:
         idle, called, last = 0, 0, ""
-        tree = session.parent.tree
+        judged = {session.parent.tree}
         while idle < IDLE and not session.over():
-            called += 1
+            called, idle = called + 1, idle + 1
             subject, body, last = self._call(session, called, last)
             try:
-                now = session.tree()
+                tree = session.tree()
             except BadInput as error:
-                last, idle = f"What you left is not a candidate: {error}", idle + 1
+                last = f"What you left is not a candidate: {error}"
                 continue
-            if last or now == tree:
-                last = last or "You changed nothing."
-                idle += 1
-                continue
-            tree, idle = now, 0
-            last = attempt_text(session.evaluate(Proposal(subject, body, {})))
+            if tree in judged:
+                last = last or "You left nothing new: this has a verdict already."
+            if not last:
+                idle = 0
+                judged.add(tree)
+                last = attempt_text(session.evaluate(Proposal(subject, body, {})))
         return True
 
     def _call(self, session: Desk, number: int, last: str) -> tuple[str, str, str]:
@@ -83,35 +86,62 @@ class CommandOperator:
                 "prompt": str(Path(folder, "prompt.md")),
                 "message": str(Path(folder, "message.txt")),
             }
-            Path(places["prompt"]).write_text(_prompt(session, places, last, self.remember))
+            asked = _prompt(session, places, last, self.remember)
+            Path(places["prompt"]).write_bytes(asked.encode("utf-8", "replace"))
             done = self._run(session, places)
             said = sandbox.read_regular(Path(places["message"]), MESSAGE_BYTES) or b""
-        kept = f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        stopped = f"stopped after {done.wall_s:.0f} s"
+        ended = stopped if done.timed_out else f"exit status {done.returncode}"
+        kept = f"{ended}\n{done.stdout}\n{done.stderr}"
         session.keep(f"calls/{number:04d}.txt", kept.encode("utf-8", "replace"))
         subject, _, body = said.decode("utf-8", "replace").strip().partition("\n")
         wrong = f"{self.name} ended with status {done.returncode}" if done.returncode else ""
-        wrong = f"{self.name} ran longer than {HOURS} hours" if done.timed_out else wrong
+        wrong = f"{self.name} ran longer than {self.hours:g} hours" if done.timed_out else wrong
         return subject or f"Change by {self.name}", body.strip(), wrong
 
     def _run(self, session: Desk, places: Mapping[str, str]) -> sandbox.Completed:
-        words = [_filled(word, places) for word in shlex.split(self.command)]
-        told = {f"AVO_CUTE_{key.upper()}": value for key, value in places.items()}
-        told |= {"AVO_CUTE_LINEAGE": str(session.lineage.path), "AVO_CUTE_RUN": session.run_name}
-        env = dict(os.environ) | told
-        return sandbox.run(words, layer="none", env=env, cwd=session.folder, limits=_LIMITS)
+        program, *rest = shlex.split(self.command)
+        filled = [_PLACES.sub(lambda found: places[found[1]], word) for word in rest]
+        limits = sandbox.Limits(
+            wall_s=self.hours * 3600.0,
+            cpu_s=1 << 30,
+            memory_bytes=1 << 50,
+            file_bytes=1 << 50,
+            output_bytes=256 << 10,
+        )
+        # where we were started: a path in the command means what it meant to the user's shell
+        words = [str(Path(shutil.which(program) or program).absolute()), *filled]
+        if not session.folder.is_dir():  # the last call removed it
+            sandbox.remove(session.folder)
+            session.folder.mkdir()
+        env = _environment(session, places)
+        return sandbox.run(words, layer="none", env=env, cwd=session.folder, limits=limits)
 
 
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for name, value in places.items():
-        word = word.replace("{" + name + "}", value)
-    return word
+def _environment(session: Desk, places: Mapping[str, str]) -> dict[str, str]:
+    """The user's own, with where things are; `avo-cute` is found wherever it is installed."""
+    home = Path.home()
+    usual = {"CONFIG": ".config", "CACHE": ".cache", "DATA": ".local/share"}
+    path = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
+    return {
+        "HOME": str(home),
+        # named, because they would be the sandbox's own
+        **{f"XDG_{name}_HOME": str(home / folder) for name, folder in usual.items()},
+        **os.environ,
+        **{f"AVO_CUTE_{key.upper()}": value for key, value in places.items()},
+        "AVO_CUTE_LINEAGE": str(session.lineage.path.absolute()),
+        "AVO_CUTE_RUN": session.run_name,
+        "PATH": path,
+    }
 
 
 def _prompt(session: Desk, places: Mapping[str, str], last: str, remember: bool) -> str:
     named = {key: places[key] for key in ("workspace", "message")}
-    task = prompt("command", **session.about(), **named)
-    ended = f"# How the last attempt ended\n\n{last}" if last else ""
-    return (
-        "\n\n".join(part for part in (task, session.brief() if remember else "", ended) if part)
-        + "\n"
-    )
+    parts = [prompt("command", **session.about(), **named)]
+    if left := session.left():
+        parts.append(f"Left to spend: {left}.")
+    if remember:
+        parts.append(session.brief())
+    if last:
+        parts.append(f"# How the last attempt ended\n\n{last}")
+    return "\n\n".join(parts) + "\n"

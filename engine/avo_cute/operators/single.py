@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import BadInput
+from ..globs import matches
 from ..model import Ask, Model, Reply, user_text
 from ..prompts import prompt
-from ..records import Attempt, Status
+from ..records import Attempt
 from ..tools.quoting import quoted
 from . import Desk, Proposal
 from .asking import paid
@@ -43,9 +44,11 @@ class SingleTurn:
         idle = asked = 0
         while idle < IDLE and not session.over():
             asked += 1
-            reply = paid(session, self.model, self._ask(session))
-            kept = {"said": reply.text, "stop": reply.stop}
-            session.keep(f"turns/{asked:04d}.json", json.dumps(kept).encode("utf-8", "replace"))
+            shown = sampled(session.history(), self._chance(session))
+            reply = paid(session, self.model, self._ask(session, shown))
+            numbers = [attempt.number for attempt in shown]
+            kept = json.dumps({"shown": numbers, "stop": reply.stop, "said": reply.text})
+            session.keep(f"turns/{asked:04d}.json", kept.encode())
             try:
                 session.evaluate(proposal(reply, session.parent.files, session.editable))
                 idle = 0
@@ -54,16 +57,12 @@ class SingleTurn:
                 idle += 1
         return True
 
-    def _ask(self, session: Desk) -> Ask:
-        attempts = session.history()
-        chance = random.Random(f"{self.seed} {len(attempts)} {session.number}")
-        parts = ["The source of the best version so far:"]
-        room = SOURCE_CHARACTERS
-        for path in session.focus:
-            text = session.parent.files[path].decode("utf-8", "replace")
-            parts.append(f"FILE {path}\n{quoted('source', text[:room])}")
-            room -= min(room, len(text))
-        parts += [_told(session, attempt) for attempt in sampled(attempts, chance)]
+    def _chance(self, session: Desk) -> random.Random:
+        return random.Random(f"{self.seed} {session.number} {len(session.tried)}")
+
+    def _ask(self, session: Desk, shown: Sequence[Attempt]) -> Ask:
+        parts = ["The source of the best version so far:", *_sources(session)]
+        parts += [_told(session, attempt) for attempt in shown]
         parts.append("Answer with one change in the form described.")
         system = prompt("single-turn", **session.about())
         return Ask(system, (user_text("\n\n".join(parts)),), (), MAX_TOKENS)
@@ -89,11 +88,15 @@ def proposal(reply: Reply, files: Mapping[str, bytes], editable: Sequence[str]) 
     blocks = _BLOCK.findall(reply.text)
     if not blocks:
         raise BadInput("no SEARCH/REPLACE block in the answer")
+    if len(blocks) != len(_BEGIN.findall(reply.text)):
+        raise BadInput("a SEARCH/REPLACE block in the answer is not complete")
     changed: dict[str, str] = {}
-    for path, old, new in blocks:
-        if path not in files:
-            raise BadInput(f"{path[:100]!a} is no file of the candidate")
-        text = changed.get(path) or files[path].decode("utf-8", "replace")
+    path = ""
+    for named, old, new in blocks:
+        path = named.strip("`") or path  # a second block of a file may go without its name
+        if path not in files or not matches(path, editable):
+            raise BadInput(f"{path[:100]!a} is no file of the candidate that may change")
+        text = changed[path] if path in changed else files[path].decode("utf-8", "replace")
         if text.count(old) != 1 or not old.strip():
             raise BadInput(f"a SEARCH text occurs {text.count(old)} times in {path}, not once")
         changed[path] = text.replace(old, new)
@@ -103,16 +106,29 @@ def proposal(reply: Reply, files: Mapping[str, bytes], editable: Sequence[str]) 
     return Proposal(subject, body, {path: text.encode() for path, text in changed.items()})
 
 
+def _sources(session: Desk) -> Iterator[str]:
+    """The files that matter most, as far as there is room; where none are named, all that may
+    change."""
+    files, room = session.parent.files, SOURCE_CHARACTERS
+    named = [path for path in session.focus if path in files]
+    for path in named or sorted(path for path in files if matches(path, session.editable)):
+        text = files[path].decode("utf-8", "replace")
+        cut = f" (its first {room} characters)" if len(text) > room else ""
+        if room > 0:
+            yield f"FILE {path}{cut}\n{quoted('source', text[:room])}"
+        room -= len(text)
+
+
 def _told(session: Desk, attempt: Attempt) -> str:
     score = "" if attempt.score is None else f", score {attempt.score:.4f}"
     change = session.lineage.diff(attempt.parent, attempt.commit)[:CHANGE_CHARACTERS]
-    kind = "best so far" if attempt.status is Status.ACCEPTED else str(attempt.status)
-    return f"An earlier change ({kind}{score}):\n{quoted('lineage', change)}"
+    return f"An earlier change ({attempt.status}{score}):\n{quoted('lineage', change)}"
 
 
 _WHY = ("hypothesis", "prediction")
 _SAID = re.compile(r"^(Subject|Hypothesis|Prediction):[ \t]*(.+)$", re.MULTILINE | re.IGNORECASE)
+_BEGIN = re.compile(r"^<{5,9} SEARCH", re.MULTILINE)
 _BLOCK = re.compile(
-    r"^FILE[ \t]+(\S+)[ \t]*\n<{5,9} SEARCH[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} REPLACE",
+    r"^(?:FILE[ \t]+(\S+)[ \t]*\n)?<{5,9} SEARCH[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} REPLACE",
     re.MULTILINE | re.DOTALL,
 )

@@ -47,10 +47,11 @@ def read_regular(path: Path, limit: int) -> bytes | None:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode) or about.st_size > limit:  # fdopen raises for a folder
+        os.close(handle)
+        return None
     with os.fdopen(handle, "rb") as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > limit:
-            return None
         return file.read(limit)
 
 

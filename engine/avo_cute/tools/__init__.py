@@ -85,11 +85,13 @@ class Toolbox:
         return Answer(bounded(text, self._most) or "(nothing)")
 
 
-def toolbox(session: Desk, knowledge: Knowledge | None) -> Toolbox:
-    """Every tool of a session; without a knowledge base those two are left out."""
+def toolbox(session: Desk, knowledge: Knowledge | None, remember: bool = True) -> Toolbox:
+    """Every tool of a session; without a knowledge base, or without the lineage's memory, theirs
+    are left out."""
     files, judge, past = Files(session), Judge(session), Past(session)
     study = Study(session, knowledge)
     about = (study.knowledge_search, study.knowledge_read) if knowledge else ()
+    before = (past.lineage_log, past.lineage_show, past.lineage_diff, past.lineage_search)
     return Toolbox(
         (
             files.list_files,
@@ -103,10 +105,7 @@ def toolbox(session: Desk, knowledge: Knowledge | None) -> Toolbox:
             judge.build,
             judge.evaluate,
             judge.profile,
-            past.lineage_log,
-            past.lineage_show,
-            past.lineage_diff,
-            past.lineage_search,
+            *(before if remember else ()),
             *about,
             study.note,
         )

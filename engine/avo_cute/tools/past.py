@@ -14,6 +14,7 @@ from ..records import Attempt, Status
 from .quoting import quoted
 
 SHOWN = 40  # attempts at once
+SEARCHED = 2_000  # newest hits of all runs that are looked through for those of one run
 
 Rev = Annotated[
     str, Field(max_length=200, description="An attempt's number, a commit, best, or parent.")
@@ -79,8 +80,11 @@ class Past:
     ) -> str:
         """Find attempts of all runs, failed ones included, whose message speaks of a text or whose
         change adds or removes it: has this been tried, and what came of it?"""
-        repo = self._session.lineage.repo
-        found = search(repo, text, changes=where == "changes", limit=SHOWN + 1)
+        repo, alone = self._session.lineage.repo, self._session.alone
+        limit = SEARCHED if alone else SHOWN + 1
+        found = search(repo, text, changes=where == "changes", limit=limit)
+        if alone:
+            found = [a for a in found if a.run == self._session.run_name][: SHOWN + 1]
         return _listing(found, "search for something narrower", run=True)
 
     def _commit(self, rev: str) -> str:
