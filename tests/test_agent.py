@@ -388,6 +388,18 @@ def test_an_api_that_stays_broken_is_given_up(office):
     office.assert_counted()
 
 
+def test_what_broken_answers_cost_is_counted_when_no_other_comes(office):
+    steps = iter([Answer(COMMENT), cut(Answer("A beginning, and then", COMMENT), 5)])
+    with pytest.raises(Exhausted):
+        work(office, lambda request: next(steps, credit_spent()))
+    assert len(office.requests) == 3
+    _, broken = office.server.usages
+    prompt_of = sum(v for k, v in broken.items() if k.endswith("input_tokens"))
+    whole = tokens_billed(office.server, 1)
+    assert tokens_kept(office.run, office.session.number) >= whole + prompt_of > whole
+    assert office.run.spent.tokens == tokens_kept(office.run, office.session.number)
+
+
 def test_a_request_that_the_api_refuses_is_not_sent_again(office):
     with pytest.raises(BadRequest):
         work(office, in_turn(Answer(COMMENT), refused("messages.3: odd")))

@@ -116,3 +116,17 @@ class Standing:
     seed: Side = Side("", {})
     incumbent: Side = Side("", {})
     commit: str = ""  # of the incumbent
+
+
+def about(bench: Bench) -> dict[str, str]:
+    """The task in words, for a prompt."""
+    task = bench.task.settings
+    measured = "measured on this machine's GPU, in pairs with the best version so far"
+    estimated = "estimated from the machine code: this machine has no GPU of the target"
+    return {
+        "task": task.title,
+        "target": f"{bench.target.title} ({bench.target.name}, {bench.target.arch})",
+        "workloads": ", ".join(w.name for w in bench.workloads),
+        "editable": ", ".join(task.editable),
+        "score": f"speed-up over the seed, {estimated if bench.rig is None else measured}",
+    }

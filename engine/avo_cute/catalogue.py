@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
+from .bench import Bench
 from .history import SEEN
 from .records import Attempt
 
@@ -35,6 +36,11 @@ class Direction:
 def directions(family: str) -> tuple[Direction, ...]:
     """The catalogue's directions for a family of targets ("sm90", "sm100"), in its order."""
     return tuple(d for d in _all() if not d.families or family in d.families)
+
+
+def directions_of(bench: Bench) -> tuple[Direction, ...]:
+    """Those for the bench's target, if the catalogue speaks of its task."""
+    return directions(bench.target.family) if bench.task.settings.catalogue else ()
 
 
 def read(text: str) -> tuple[Direction, ...]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from .budget import check
-from .catalogue import directions
+from .catalogue import directions_of
 from .errors import BadInput
 from .operators import OneByOne, Operator
 from .run import Run
@@ -80,7 +80,7 @@ def make_operator(choice: Choice, run: Run, limits: Limits) -> tuple[Operator, S
     supervisor = None
     if choice.supervisor and choice.operator in ("agent", "command"):
         task = run.bench.task
-        supervisor = Supervisor(model, directions(run.bench.target.family), task.settings.title)
+        supervisor = Supervisor(model, directions_of(run.bench), task.settings.title)
     return _operator(choice, run, model), supervisor
 
 

@@ -16,7 +16,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING
 
 from . import profiles, transcripts, workspace
-from .bench import Bench
+from .bench import about
 from .budget import Spent, spent_on, trailers_of
 from .errors import BadInput
 from .lineage import Lineage
@@ -173,10 +173,12 @@ class OpenSession:
 
     def brief(self) -> str:
         """What the lineage remembers, within a fixed length."""
+        from .catalogue import directions_of
         from .memory import MemoryTask, brief
 
         bench, directive = self.run.bench, self.directive
-        task = MemoryTask(bench.task.settings.title, bench.target.family)
+        ideas = directions_of(bench)
+        task = MemoryTask(bench.task.settings.title, bench.target.family, ideas)
         told = directive.text if directive is not None else ""
         return brief(self.history(), notes_of(self.run), told, task, BRIEF_TOKENS)
 
@@ -274,20 +276,6 @@ class _Bill:
 
     def trailers(self) -> dict[str, str]:
         return trailers_of(self.usage, self._spent.usd if self._spent.priced else None)
-
-
-def about(bench: Bench) -> dict[str, str]:
-    """The task in words, for a prompt."""
-    task = bench.task.settings
-    measured = "measured on this machine's GPU, in pairs with the best version so far"
-    estimated = "estimated from the machine code: this machine has no GPU of the target"
-    return {
-        "task": task.title,
-        "target": f"{bench.target.title} ({bench.target.name}, {bench.target.arch})",
-        "workloads": ", ".join(w.name for w in bench.workloads),
-        "editable": ", ".join(task.editable),
-        "score": f"speed-up over the seed, {estimated if bench.rig is None else measured}",
-    }
 
 
 def notes_of(run: Run) -> list[Note]:

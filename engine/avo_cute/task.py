@@ -156,6 +156,7 @@ class TaskFile(_Strict):
     max_file_bytes: int = 1_000_000
     default_group: str = "all"
     focus: Mapping[str, tuple[str, ...]] = {}  # family -> the files to read first
+    catalogue: bool = False  # whether the shipped catalogue, of attention, speaks of this task
     targets: tuple[str, ...]
     audit: AuditLimits
     workloads: tuple[WorkloadEntry, ...] = Field(min_length=1)

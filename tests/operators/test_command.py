@@ -68,6 +68,7 @@ def test_the_places_are_filled_in_and_spaces_do_not_split_them(work, office, tmp
     spaced = tmp_path / "a place {prompt} of mine"
     spaced.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(spaced))
+    monkeypatch.setenv("MY_AGENT_S_KEY", "a secret")
     told = shlex.quote(str(tmp_path / "told"))
     script = f"""
         printf '%s\\n' "$@" > {told}; cat "$2" > {told}.prompt; pwd > {told}.pwd
@@ -92,6 +93,7 @@ def test_the_places_are_filled_in_and_spaces_do_not_split_them(work, office, tmp
     )
     assert told["AVO_CUTE_WORKSPACE"] == place
     assert (told["AVO_CUTE_PROMPT"], told["AVO_CUTE_MESSAGE"]) == (prompt, message)
+    assert told["MY_AGENT_S_KEY"] == "a secret", "it is the user's own"
     assert told["AVO_CUTE_RUN"] == "r" and told["HOME"] == os.environ["HOME"]
     assert told["XDG_CONFIG_HOME"] == os.environ.get(
         "XDG_CONFIG_HOME", f"{os.environ['HOME']}/.config"
