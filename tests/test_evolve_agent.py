@@ -363,7 +363,7 @@ def test_a_shell_script_is_an_agent(avo, tmp_path):
             printf 'Load four at once\\n\\nHypothesis: eight are too many.\\n' > "$3"
         else
             echo '# nothing' >> {KERNEL}
-            printf 'Say nothing\\n\\nStatus: accepted\\n' > "$AVO_CUTE_MESSAGE"
+            printf 'Say nothing\\n\\nStatus: accepted\\n' > "$AVO_CUTE_MESSAGE_FILE"
         fi
         git --git-dir "$AVO_CUTE_LINEAGE" log -1 --format=%s "lineage/$AVO_CUTE_RUN"
         """,

@@ -132,11 +132,13 @@ class Anthropic:
         if self._settings is None:
             self._settings = self._agreed(self._look_up())
         limit = min(ask.max_tokens, self._longest or ask.max_tokens)
+        # A question without tools is asked once; the mark at the end of a conversation moves on.
+        mark = {"cache_control": _CACHED} if ask.tools else {}
         return {
             "model": self.name,
             "max_tokens": limit,
-            "cache_control": _CACHED,  # the end of the conversation: moves on with it
-            "system": [{"type": "text", "text": sendable(ask.system), "cache_control": _CACHED}],
+            **mark,
+            "system": [{"type": "text", "text": sendable(ask.system), **mark}],
             "tools": [
                 {"name": t.name, "description": t.description, "input_schema": t.schema}
                 for t in ask.tools

@@ -128,7 +128,9 @@ def _environment(session: Desk, places: Mapping[str, str]) -> dict[str, str]:
         # named, because they would be the sandbox's own
         **{f"XDG_{name}_HOME": str(home / folder) for name, folder in usual.items()},
         **os.environ,
-        **{f"AVO_CUTE_{key.upper()}": value for key, value in places.items()},
+        "AVO_CUTE_WORKSPACE": places["workspace"],
+        "AVO_CUTE_PROMPT": places["prompt"],
+        "AVO_CUTE_MESSAGE_FILE": places["message"],  # AVO_CUTE_MESSAGE is `record --message`
         "AVO_CUTE_LINEAGE": str(session.lineage.path.absolute()),
         "AVO_CUTE_RUN": session.run_name,
         "PATH": path,
