@@ -31,6 +31,7 @@ LAYERS = {
         "workspace",
         "globs",
         "treefiles",
+        "moved",
     },
     2: {
         "task",
@@ -78,6 +79,8 @@ LAYERS = {
         "evolve",
         "ablation",
         "mcp_server",
+        "export",
+        "forks",
     },
     5: {"cli", "__main__"},
 }

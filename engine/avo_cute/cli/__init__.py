@@ -14,7 +14,7 @@ import click
 
 from .. import __version__
 from ..errors import AvoError
-from . import browse, doctor, evolve, knowledge, run, serve, verify
+from . import browse, doctor, evolve, knowledge, run, serve, take, verify
 
 
 class Main(click.Group):
@@ -55,13 +55,33 @@ def _debugging() -> bool:
     return "--debug" in sys.argv[1:] or os.environ.get("AVO_CUTE_DEBUG", "") not in ("", "0")
 
 
+def _tell_version(context: click.Context) -> None:
+    from ..build.toolchain import toolchain
+    from ..errors import MachineFailed
+
+    try:
+        built_with = toolchain()
+    except MachineFailed as error:
+        built_with = f"no toolchain: {error}"
+    python = ".".join(map(str, sys.version_info[:3]))
+    click.echo(f"avo-cute {__version__}\n{built_with}; Python {python}")
+    context.exit()
+
+
 @click.group(
     cls=Main,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with `avo-cute doctor`, then `avo-cute evolve --attempts 8`.",
 )
 @click.option("--debug", is_flag=True, help="Show a traceback when something fails.")
-@click.version_option(__version__, prog_name="avo-cute")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, wanted: _tell_version(context) if wanted else None,
+    help="Show the version, and the toolchain that candidates are built with.",
+)
 def main(debug: bool) -> None:
     """Evolve CUTLASS CuTe-DSL kernels; every candidate is a git commit with its score."""
 
@@ -81,6 +101,8 @@ for command in (
     browse.attempts,
     browse.diff,
     browse.checkout,
+    take.export,
+    take.check_fork,
     knowledge.knowledge,
 ):
     main.add_command(command)
