@@ -86,7 +86,13 @@ def test_the_places_are_filled_in_and_spaces_do_not_split_them(work, office, tmp
     assert Path(prompt).parent == Path(message).parent != session.folder
     assert (tmp_path / "told.pwd").read_text().strip() == place
     asked = (tmp_path / "told.prompt").read_text()
-    for part in ("Row softmax, bf16", place, message, "Left to spend: 7 attempts.", "where the run starts"):
+    for part in (
+        "Row softmax, bf16",
+        place,
+        message,
+        "Left to spend: 7 attempts.",
+        "where the run starts",
+    ):
         assert part in asked
     told = dict(
         line.partition("=")[::2] for line in (tmp_path / "told.env").read_text().splitlines()
