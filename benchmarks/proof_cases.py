@@ -21,10 +21,12 @@ def redteam(data: Data) -> list[str]:
     known = {c["case"] for c in data["cases"]}
     not_run = [name for name in data.get("planned", ()) if name not in known]
     undecided = [c["case"] for c in wrong if c.get("then", c["status"]) == "infra-error"]
+    others = len(wrong) > as_expected
     verdict = "none was accepted" if not accepted else f"**accepted: {', '.join(accepted)}**"
     lines = [
         f"{len(wrong)} wrong candidates, edits of FlashAttention-4's own source that build: "
-        f"{verdict}; {as_expected} ended as they should at the first check of the commit level.",
+        f"{verdict}; {as_expected} ended as they should, in the audit or at the first check of the "
+        f"commit level{', and ' + str(len(wrong) - as_expected) + ' did not' if others else ''}.",
     ]
     if not_run:
         lines += ["", f"**Not judged: {len(not_run)} of {len(data['planned'])}** "
@@ -34,6 +36,7 @@ def redteam(data: Data) -> list[str]:
     if passed:
         lines.append("")
         lines.append("**Correctness did not see** " + "; ".join(map(_through, passed)) + ".")
+        lines += ["", *_ends(passed)]
     if other:
         ends = (f"{c['case']} ({c['status']}, not {c['expected']})" for c in other)
         lines += ["", f"Ended otherwise than expected: {'; '.join(ends)}."]
@@ -71,9 +74,18 @@ def _end(case: Data) -> str:
 
 
 def _through(case: Data) -> str:
-    luck = "" if case["sure"] else " (a race: it need not show)"
+    luck = "" if case["sure"] else " (not sure to show)"
     then = case.get("then", "not followed up")
     return f"{case['case']}{luck}, in the end {then}"
+
+
+def _ends(cases: Sequence[Data]) -> list[str]:
+    """What the whole evaluation said of those: screening is no more than that."""
+    told = [f"{c['case']}: {c['then_reason']}" for c in cases if c.get("then_reason")]
+    screened = sum("screened" in text for text in told)
+    early = f" {screened} of them ended at screening, so the rule that accepts did not see them."
+    return [f"They are no faster, which is all that stopped them.{early if screened else ''} "
+            f"In its words: {'; '.join(told)}."] if told else []  # fmt: skip
 
 
 def _lanes(data: Data) -> str:
@@ -108,8 +120,9 @@ def limits(data: Data) -> list[str]:
     idle_said = f" **The GPU was busy for less than 70 %: {', '.join(idle)}.**" if idle else ""
     return [
         f"One evaluation of an honest variant ({data['variant']}): {data['status']}, gain "
-        f"{interval(data['gain'])}, hidden workloads {interval(data['hidden'])}. Wall seconds from "
-        "its build on, process starts and the builds for hidden workloads included. "
+        f"{interval(data['gain'])}, hidden workloads {interval(data['hidden'])}. Wall seconds once "
+        "its public objects are built, process starts and builds for hidden workloads included; "
+        "the incumbent is the seed, so two arms are timed (three after an acceptance). "
         f"{verdict}{idle_said}",
         "",
         *grid(

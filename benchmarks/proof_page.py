@@ -69,7 +69,8 @@ def _best(accepted: Sequence[Data]) -> str:
     best = max(accepted, key=lambda a: a["score"] or 0.0)
     low = best.get("score_interval", "").partition(" ")[0]
     kind = "head to head" if best.get("score_kind") == "measured" else "**estimated, not measured**"
-    certified = f", with 99.5 % confidence at least {percent(float(low) - 1)}" if low else ""
+    certified = f", lower bound within its processes {percent(float(low) - 1)} (99.5 %)"
+    certified = certified if low else ""
     score = percent((best["score"] or 1) - 1)
     return f"Best: attempt {best['number']}, {score} over the seed, {kind}{certified}."
 
@@ -138,7 +139,10 @@ def _outcomes(attempts: Sequence[Data]) -> list[str]:
         void.update(a["measuring"]["void"])
     rounds = sum(a["measuring"]["rounds"] for a in attempts)
     head = ("outcome", "level", "attempts", "s since the one before", "s of measuring")
-    return [*grid(head, rows), "", f"GPU busy in {busy} of the timing. {voided(void, rounds)}"]
+    wall = math.fsum(a["measuring"].get("wall_s", 0.0) for a in attempts)
+    whole = f"{sums['busy_s'] / wall:.0%}" if wall else "unknown"
+    used = f"GPU busy in {busy} of the timing, which is {whole} of the time of measuring processes."
+    return [*grid(head, rows), "", f"{used} {voided(void, rounds)}"]
 
 
 def _typical(values: Sequence[float]) -> str:
@@ -189,10 +193,17 @@ def _carried(data: Data, start: Data) -> list[str]:
     if not start["score"]:
         return ["The start was not compared with the seed."]
     gains = dict(zip(data["workloads"], start["gains"], strict=False))
+    took = start["when"] - data["command"]["began"]
     said = (
         f"What carried over: unchanged, it is {_score(start)} over the seed on these workloads "
-        f"({start.get('score_kind', 'static')})."
+        f"({start.get('score_kind', 'static')}), known after {took:.0f} s."
     )
+    hidden, _, count = start.get("hidden", "").partition(" ")
+    if count:
+        told = f"On {count} hidden workloads it is {percent(float(hidden) - 1)}."
+        said += (
+            f" {told}" if float(hidden) > 0.995 else f" **{told} As a candidate it would fail.**"
+        )
     if not gains:
         return [said]
     rows = [(name, percent(gain - 1)) for name, gain in gains.items()]
@@ -274,11 +285,14 @@ def _written(target: str) -> list[str]:
     return [
         "This page is written by `benchmarks/proof.py page` from the raw JSON in "
         f"[{target}/]({target}/): every figure and every verdict below is computed from it. "
-        "To repeat it on this or another GPU, in a checkout of the commit below:",
+        "To repeat it on this or another GPU, in a checkout of the commit below (where it names "
+        "files instead, they were not committed as they were, or it could not be told there):",
         "",
-        "    python3 benchmarks/pack.py unpack FOLDER      # only without a package index",
+        "    python3 benchmarks/pack.py pack FOLDER        # elsewhere; only without an index",
+        "    python3 benchmarks/pack.py unpack FOLDER      # there",
         "    python3 benchmarks/proof.py --out DIR         # aa detect table limits",
         "    python3 benchmarks/proof.py redteam evolve verify gqa --out DIR --within 3600",
+        "    python3 benchmarks/proof.py gqa --group gqa8 --out DIR --within 600",
         "    python3 benchmarks/proof.py page --out DIR",
     ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from statistics import median
 from typing import Any
 
 Data = Mapping[str, Any]
@@ -51,12 +53,15 @@ def aa(data: Data) -> list[str]:
     processes = len(data["processes"])
     workloads = len(data["processes"][0]["samples"])
     largest = f"{max(gains):.3%}" if gains else "unknown"
+    best = max((c["gain"]["value"] - 1 for c in found if c["gain"]), default=math.nan)
+    margins = [c["margin"] for c in found if c.get("margin")]
+    least, most = (f"{edge(margins):.3%}" if margins else "unknown" for edge in (min, max))
     return [
         f"{len(found)} null comparisons from {processes} fresh processes of {workloads} workloads, "
         f"each decided by the rule that decides about candidates: {words} They ended as "
         + ", ".join(f"{n} {status}" for status, n in statuses.most_common())
-        + f". The largest gain that any of them showed is {largest}; {len(away)} intervals of 99 % "
-        "do not contain 0.",
+        + f". The largest difference, either way, is {largest}, the largest gain {best:.3%}, "
+        f"against margins of {least} to {most}; {len(away)} intervals of 99 % do not contain 0.",
         *failed,
         "",
         *_kinds(found),
@@ -77,7 +82,7 @@ def aa(data: Data) -> list[str]:
                 ("the same, the largest", f"{spread['largest_median']:.3%}"),
                 ("a process's mean over workloads (root mean square)", f"{spread['between']:.4%}"),
                 ("the same, the largest", f"{spread['largest_process']:.4%}"),
-                ("margin that a gain must exceed", f"{spread['margin']:.3%}"),
+                ("margin that follows from all of them", f"{spread['margin']:.3%}"),
             ),
         ),
         "",
@@ -94,7 +99,7 @@ def _kinds(found: Sequence[Data]) -> list[str]:
         gains = [abs(math.log(c["gain"]["value"])) for c in of if c["gain"]]
         largest = f"{max(gains):.3%}" if gains else "–"
         rows.append((kind, len(of), sum(c["status"] == "accepted" for c in of), largest))
-    head = ("compared with itself", "comparisons", "accepted", "largest gain seen")
+    head = ("compared with itself", "comparisons", "accepted", "largest difference")
     return [*grid(head, rows), ""] if rows else []
 
 
@@ -123,7 +128,8 @@ def detect(data: Data) -> list[str]:
         elif not (seen and near):
             missed.append(f"{d['delay']:.2%}")
         bounds = f"{d['seen']:.3%} [{d['low']:.3%}, {d['high']:.3%}]"
-        parts = ", ".join(f"{v['seen']:.2%}" for v in d["workloads_seen"].values())
+        by_name = d["workloads_seen"]
+        parts = ", ".join(f"{by_name[w]['seen']:.2%}" for w in data["workloads"] if w in by_name)
         asked, waits = f"{d['delay']:.2%}", number(true, ".3%")
         rows.append((asked, waits, bounds, parts, "yes" if seen else "NO"))
     names = ", ".join(data["workloads"])
@@ -156,7 +162,7 @@ def detect(data: Data) -> list[str]:
 
 
 def table(data: Data) -> list[str]:
-    rows, arms = data["rows"], []
+    rows, arms = [_with_pairs(row, data.get("raw", {})) for row in data["rows"]], []
     planned = data.get("planned", [])
     not_run = [name for name in planned if name not in {row["workload"] for row in rows}]
     why = "; ".join(f"{group}: {told}" for group, told in (data.get("failed") or {}).items())
@@ -172,13 +178,16 @@ def table(data: Data) -> list[str]:
         "BF16 TFLOPS, medians; all arms of a row in the same rounds. Sustained: under load, at the "
         "clock that has settled. The limit is the larger of FLOPs over tensor peak, bytes over "
         "bandwidth and exponentials over their rate, all at the highest clock the driver names; "
-        "under its power cap the card does not run at that clock.",
+        "under its power cap the card does not run at that clock. `seed / x` is how many times as "
+        "fast the seed is, the median over rounds, the least and the most of them in brackets. MHz "
+        "is the seed's.",
         "",
         *lines,
     ]
     if cold:
         of = [row for row in rows if "cold" in row]
-        said += ["", "Isolated launches (cold caches, the GPU at rest before):", ""]
+        where = "" if len(of) == len(rows) else f", on {len(of)} of the {len(rows)} workloads"
+        said += ["", f"Isolated launches (cold caches, the GPU at rest before){where}:", ""]
         said += grid(head, (_rates(row, others, "cold") for row in of))
     missing = [f"{r['workload']}: {a}" for r in rows for a in others
                if a not in r.get("sustained", {}).get("tflops", {})]  # fmt: skip
@@ -194,9 +203,31 @@ def _rates(row: Data, others: Sequence[str], mode: str) -> list[str]:
     rates, seconds = told["tflops"], told["seconds"]
     own = seconds.get("candidate") or math.nan
     cells = [row["workload"], *(number(rates.get(a), ".0f") for a in ("candidate", *others))]
-    cells += [number((seconds.get(a) or math.nan) / own, ".2f") for a in others]
+    cells += [_paired(told.get("times", {}), a) for a in others]
     share, mhz = row["floor_s"] / own, told["mhz"].get("candidate")
     return [*cells, number(share, ".0%"), number(mhz, ".0f")]
+
+
+def _with_pairs(row: Data, raw: Data) -> Data:
+    """A row with the times of its rounds, from the samples of its group."""
+    samples = (_plain(s) for s in _plain(raw.get(row.get("group"), {})).get("samples", []))
+    times = {s["mode"]: s["times"] for s in samples if s["workload"] == row["workload"]}
+    modes = [mode for mode in ("sustained", "cold") if mode in row]
+    return {**row, **{mode: {**row[mode], "times": times.get(mode, {})} for mode in modes}}
+
+
+def _plain(value: Any) -> Data:
+    """As JSON has it, also while the part still runs."""
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _paired(times: Data, arm: str) -> str:
+    """How many times as fast the seed is in one round: the median, the least and the most."""
+    pairs = zip(times.get(arm, ()), times.get("candidate", ()), strict=False)
+    ratios = sorted(theirs / own for theirs, own in pairs if own and theirs)
+    if not ratios:
+        return "–"
+    return f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
 
 
 def number(value: float | None, form: str) -> str:

@@ -300,8 +300,12 @@ def test_the_table_shows_baselines_and_what_is_missing():
         "mhz": {"candidate": 1400.0, "cudnn": None},
     }
     row = {"workload": "w", "group": "mha", "floor_s": floor, "flops": flops, "sustained": mode}
-    text = told("table", {"rows": [{**row, "cold": mode}]})
-    assert text.count("| w | 250 | 125 | – | 2.00 | – | 50% | 1400 |") == 2
+    times = {"candidate": [4e-3, 4e-3, 5e-3], "cudnn": [8e-3, 6e-3, 12e-3]}
+    samples = [{"workload": "w", "mode": m, "times": times} for m in ("sustained", "cold")]
+    data = {"rows": [{**row, "cold": mode}], "raw": {"mha": {"samples": samples}}}
+    text = told("table", data)
+    assert text.count("| w | 250 | 125 | – | 2.00 (1.50–2.40) | – | 50% | 1400 |") == 2
+    assert "| w | 250 | 125 | – | – | – | 50% |" in told("table", {"rows": data["rows"]})
     assert "Not available: w: fa2" in text
 
 
@@ -502,7 +506,7 @@ def test_a_run_is_told_from_its_lineage(lineage):
     text = told("evolve", data)
     assert "3 attempts in 60 s, 180 an hour" in text
     assert "Best: attempt 2, +5.00% over the seed, head to head" in text
-    assert "at least +4.00%" in text and "+5.00% on 4" in text
+    assert "lower bound within its processes +4.00% (99.5 %)" in text and "+5.00% on 4" in text
     assert "GPU busy in 75% of the timing" in text and "SM clocks apart" in text
     assert data["attempts"][2]["against_seed"]["softmax-1k"] == pytest.approx(0.04879, abs=1e-4)
     assert "told" in data["attempts"][1]["seen"]

@@ -238,6 +238,22 @@ def test_odd_shapes_of_attention(group):
     assert {3, 6} <= ratios and {p["head_dim"] for p in points} == {64, 96, 128}
 
 
+@pytest.mark.parametrize("group", ["mha", "gqa", "gqa8", "mha-causal-8k"])
+def test_every_judged_length_has_an_odd_check_like_it(group):
+    """What a candidate chooses for long sequences must be checked there, tile edges and all."""
+    points = [params for _, _, params in FA4.reference.checks(judged(FA4, group))]
+    for want in judged(FA4, group):
+        like = [
+            p
+            for p in points
+            if p["causal"] is want["causal"]
+            and p["heads"] // p["kv_heads"] == want["heads"] // want["kv_heads"]
+            and all(0.98 < p[n] / want[n] < 1 for n in ("seqlen_q", "seqlen_k"))
+        ]
+        assert like and all(p["seqlen_q"] % 2 and p["seqlen_k"] % 2 for p in like)
+        assert all(FA4.reference.flops(p) <= 5e12 for p in like), "cheap enough for every family"
+
+
 @pytest.mark.parametrize("group", ["mha", "gqa"])
 def test_hidden_shapes_of_attention_stay_affordable(group):
     drawn = [

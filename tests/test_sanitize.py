@@ -71,7 +71,7 @@ def sanitized(tmp_path, monkeypatch):
     tool.chmod(0o755)
     workload = Workload("small", "class", (), {})
     monkeypatch.setattr(sanitize, "cuda_tool", lambda name: str(tool))
-    monkeypatch.setattr(sanitize, "_small", lambda bench: [workload])
+    monkeypatch.setattr(sanitize, "chosen", lambda bench, objects: [workload])
     monkeypatch.setattr(sanitize, "_LIMITS", replace(sanitize._LIMITS, wall_s=3.0))
 
     @contextmanager
@@ -116,6 +116,22 @@ def test_the_seed_is_the_yardstick(sanitized, candidate, seed, failure):
     assert len(found.told) == len(sanitize.TOOLS)
     dead = candidate in ("dies", "slow"), seed == "dies"
     assert found.told[0].count("did not get through") == sum(dead)
+
+
+def test_every_object_of_a_class_is_looked_at(tmp_path):
+    """A candidate may keep a kernel for long sequences that no small workload ever runs."""
+    for name, data in (("a", b"1"), ("again", b"1"), ("b", b"2"), ("other", b"3")):
+        (tmp_path / name).write_bytes(data)
+    reference = SimpleNamespace(
+        small=lambda params: params["n"] < 100, flops=lambda params: params["n"]
+    )
+    names = {"c1": ("a", 1), "c2": ("again", 2), "c3": ("a", 3), "long": ("b", 5000),
+             "longer": ("b", 9000), "d1": ("other", 7), "unbuilt": ("", 1)}  # fmt: skip
+    beside = [Workload(n, n[0], (), {"n": size}) for n, (_, size) in names.items()]
+    bench = SimpleNamespace(beside=beside, task=SimpleNamespace(reference=reference))
+    objects = {n: tmp_path / of for n, (of, _) in names.items() if of}
+    found = [w.name for w in sanitize.chosen(bench, objects)]
+    assert found == ["c2", "long", "d1"]
 
 
 def test_a_tool_that_the_engine_ends_decides_nothing(sanitized):

@@ -1,6 +1,7 @@
 """compute-sanitizer over a candidate that is about to be accepted: memory errors and races.
 
-Small workloads, one per workload class; the seed under the same tool is the yardstick, so that
+One workload for every object that the candidate has for a class, the small ones where there are;
+the seed under the same tool is the yardstick, so that
 what the tool itself makes of TMA and asynchronous barriers is not held against a candidate.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def sanitize(candidate: Side, seed: Side, bench: Bench) -> Sanitized:
     if bench.rig is None or tool is None:
         return Sanitized("", ("not sanitized: compute-sanitizer is not installed",))
     runner = _Runner(bench, bench.rig, tool)
-    wanted = list(product(_small(bench), TOOLS))
+    wanted = list(product(chosen(bench, candidate.objects), TOOLS))
     with bench.rig.held() as gpu, sandbox.Pool(AT_ONCE, "sanitize") as pool:
         mine = pool.map(lambda w: runner.twice(candidate, gpu.name, *w), wanted)
         theirs = pool.map(lambda w: runner.twice(seed, gpu.name, *w), wanted)
@@ -109,16 +111,21 @@ def parse(text: str) -> tuple[int | None, str]:
     return int(found[1]), first[:200]
 
 
-def _small(bench: Bench) -> list[Workload]:
-    """Of each judged class the check in the middle by its work: some tiles, not many."""
-    classes: dict[str, list[Workload]] = {}
+def chosen(bench: Bench, objects: Mapping[str, Path]) -> list[Workload]:
+    """A check for each judged class and each object that a candidate has for it: of the small ones
+    the one in the middle by its work, some tiles and not many; else the one of least work."""
+    groups: dict[tuple[str, bytes], list[Workload]] = {}
     for check in bench.beside:
-        if bench.task.reference.small(check.params):
-            classes.setdefault(check.class_name, []).append(check)
-    flops = bench.task.reference.flops
-    return [
-        sorted(of, key=lambda w: float(flops(w.params)))[len(of) // 2] for of in classes.values()
-    ]
+        if check.name in objects:
+            digest = sha256(objects[check.name].read_bytes()).digest()
+            groups.setdefault((check.class_name, digest), []).append(check)
+    reference = bench.task.reference
+    found = []
+    for of in groups.values():
+        ranked = sorted(of, key=lambda w: float(reference.flops(w.params)))
+        small = [w for w in ranked if reference.small(w.params)]
+        found.append(small[len(small) // 2] if small else ranked[0])
+    return found
 
 
 def _command(folder: Path) -> Sequence[str]:

@@ -32,6 +32,7 @@ _ODD_SHAPES = (
     (1, 131, 149, 35),  # heads beyond 32 …
     (37, 65, 70, 1),  # … and batch elements
 )
+_LONGEST_ODD = 1023  # of both lengths, above
 _OTHER_SHAPES = ((2, 191, 193, 2), (8, 145, 63, 1), (1, 577, 577, 3))
 # Kernels next to the judged ones: (head_dim, ratio, which mask). 3 and 6 divide no tile.
 _OTHERS = ((64, 1, True), (96, 1, False), (128, 3, True), (128, 6, False))
@@ -41,7 +42,8 @@ def checks(judged):
     """Correctness-only workloads: odd shapes of the judged kernels first, then a few of others."""
     drawn = []
     for causal, ratio, head_dim in _variants(judged):
-        drawn += [_workload(s, ratio, head_dim, causal, "check") for s in _ODD_SHAPES]
+        shapes = (*_ODD_SHAPES, *_long_shapes(judged, (causal, ratio, head_dim)))
+        drawn += [_workload(s, ratio, head_dim, causal, "check") for s in shapes]
     for head_dim, ratio, causal in _OTHERS:
         drawn += [_workload(s, ratio, head_dim, causal, "check") for s in _OTHER_SHAPES]
     return list({name: (name, of, params) for name, of, params in drawn}.values())
@@ -71,6 +73,14 @@ def class_of(params):
     mask = "causal" if params["causal"] else "full"
     other = "" if params["head_dim"] == JUDGED_HEAD_DIM else f"-d{params['head_dim']}"
     return f"{heads}-{mask}{other}"
+
+
+def _long_shapes(judged, variant):
+    """Odd shapes as long as the judged ones of a variant, with one head of K and V: a candidate that
+    chooses a kernel by length is checked, and not only timed, on every kernel that it chooses."""
+    of = [p for p in judged if _variants([p]) == [variant]]
+    lengths = dict.fromkeys((p["seqlen_q"], p["seqlen_k"]) for p in of)
+    return [(1, sq - 37, sk - 21, 1) for sq, sk in lengths if min(sq, sk) > _LONGEST_ODD]
 
 
 def _shape(rng, ratio, causal):
