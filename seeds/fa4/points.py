@@ -76,8 +76,8 @@ def class_of(params):
 
 
 def _long_shapes(judged, variant):
-    """Odd shapes as long as the judged ones of a variant, with one head of K and V: a candidate that
-    chooses a kernel by length is checked, and not only timed, on every kernel that it chooses."""
+    """Odd shapes as long as the judged ones of a variant, with one head of K and V: who chooses a
+    kernel by length is checked, and not only timed, on every kernel that is chosen."""
     of = [p for p in judged if _variants([p]) == [variant]]
     lengths = dict.fromkeys((p["seqlen_q"], p["seqlen_k"]) for p in of)
     return [(1, sq - 37, sk - 21, 1) for sq, sk in lengths if min(sq, sk) > _LONGEST_ODD]
