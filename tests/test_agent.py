@@ -203,6 +203,7 @@ def test_two_tools_at_once_are_done_in_order_and_answered_in_one_turn(office):
     ("use", "answer"),
     [
         (Use("view", '{"path": "row_softmax/softmax.py'), "not run: the input is not valid JSON"),
+        (Use("view", "[" * 3000 + "]" * 3000), "not run: the input is not valid JSON"),
         (Use("view", '["row_softmax/softmax.py"]'), "not run: the input is not a JSON object"),
         (Use("view", {"file": KERNEL}), "view cannot take this input: "),
         (Use("compile", {}), "there is no tool 'compile': use list_files, view, "),

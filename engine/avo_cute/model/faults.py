@@ -114,9 +114,10 @@ def _retry_after(headers: httpx2.Headers) -> float | None:
         seconds = float(told)
     except ValueError:
         when = email.utils.parsedate_tz(told)
-        if when is None:
+        try:
+            seconds = email.utils.mktime_tz(when) - time.time() if when else float("inf")
+        except (ValueError, OverflowError):  # a date that no calendar has
             return None
-        seconds = email.utils.mktime_tz(when) - time.time()
     return max(seconds, 0.0) if seconds < float("inf") else None
 
 

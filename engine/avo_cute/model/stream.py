@@ -120,7 +120,7 @@ class Answer:
         if text := well_formed(self._inputs.get(index, "")):
             try:
                 parsed = json.loads(text, parse_constant=_no_constant)
-            except ValueError as wrong:
+            except (ValueError, RecursionError) as wrong:  # brackets without end
                 error = f"not run: the input is not valid JSON ({wrong})"
         if not error and not isinstance(parsed, dict):
             error = "not run: the input is not a JSON object"

@@ -21,4 +21,4 @@ def defused(text: str) -> str:
     return _MARK.sub(lambda found: found[0].replace("<", "‹"), printable(text))
 
 
-_MARK = re.compile(r"<\s*/?\s*data\b", re.IGNORECASE)
+_MARK = re.compile(r"<\s*(?:/\s*)?data\b", re.IGNORECASE)  # linear in a run of blanks
